@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client, one per cluster: trains locally under differential privacy and ships updates."""

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way to compile a kernel: numba, cached on disk, without the GIL, IEEE arithmetic kept.
+
+`fastmath` stays off: the scores of kube-scheduler and of FGD must come out to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function of arrays and numbers with numba; its type, as mypy sees it, stays the same."""
+    return cast(Function, numba.njit(cache=True, nogil=True)(function))
