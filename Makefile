@@ -57,7 +57,7 @@ bench: $(READY) ## speed, side by side with peers
 	$(BIN)/shoal bench federation
 
 docs: $(READY) ## write the generated reference pages; check links and commands of every page
-	$(BIN)/python -m shoal_simulations.fleet > docs/fleet.md
+	$(BIN)/python -m shoal_simulations.fleet_reference > docs/fleet.md
 	$(BIN)/pytest -q tests/repository/test_docs.py
 
 clean: ## remove caches and runs (the venv stays)

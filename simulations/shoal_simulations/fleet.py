@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fleet of virtual clusters, described in TOML: which hardware and work, what is learned, how privately.
+
+The embedded fleets lie in `fleets/`: `default`, `small`, `equal`, `article`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from shoal_common.errors import InputError
+from shoal_simulations.hardware import NODE_CLASSES, NodeClass, Positive, Share
+from shoal_simulations.toml_config import Section, read_toml, validate
+
+Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+
+
+def _sums_to_one(section: Section) -> Section:
+    """Refuse shares that do not sum to 1."""
+    total = sum(section.model_dump().values())
+    if abs(total - 1) > 1e-6:
+        raise ValueError(f"the shares sum to {total:g}; make them sum to 1")
+    return section
+
+
+class NodeGroup(Section):
+    """So many nodes of one class."""
+
+    node_class: Annotated[str, Field(alias="class")]
+    """A built-in class (old-cpu, new-cpu, gpu, dpu, cpu64, a100x2, bluefield) or one of `[classes.NAME]`."""
+    count: Annotated[int, Field(ge=1, le=10_000)]
+    """How many nodes of it."""
+
+
+class Mix(Section):
+    """Shares of arriving pods by kind; they sum to 1."""
+
+    service: Share
+    """Latency-sensitive services: a fixed time, slowed by contention."""
+    compute: Share
+    """Compute-bound batch: done sooner on faster, emptier nodes."""
+    io: Share
+    """I/O-bound batch: bound by the node's I/O, which DPU nodes have more of."""
+    gpu: Share
+    """Pods that ask for accelerators, shared (milli-GPU) or whole."""
+
+    _sum = model_validator(mode="after")(_sums_to_one)
+
+
+class Arrivals(Section):
+    """How pods arrive: a daily rhythm, bursts of one app, heavy-tailed durations."""
+
+    diurnal_amplitude: Share = 0.35
+    """Swing of the arrival rate around its mean; 0 is a flat rate. 0.35 is the prototype's."""
+    diurnal_period_seconds: Positive = 7_200.0
+    """Length of the rhythm, s. Two hours instead of a day, so that an episode of two hours sees all of it."""
+    bursts_per_hour: Annotated[float, Field(ge=0, le=60)] = 2.0
+    """How often one app suddenly asks for many pods."""
+    tail: Annotated[float, Field(gt=0, le=3)] = 1.0
+    """Sigma of the log-normal durations; 1 makes the longest percent ten times the median."""
+
+
+class Trace(Section):
+    """Pods of a recorded trace instead of generated ones."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """The trace, relative to the fleet file (openb: the pod list; Borg: its folder)."""
+    format: Literal["openb", "borg2011", "borg2019"]
+    """Which reader understands it; see `shoal trace list`."""
+
+
+class Cluster(Section):
+    """One virtual cluster: its nodes and its work."""
+
+    name: Name
+    """Shown in tables; lower-case letters, digits and dashes, unique in the fleet."""
+    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
+    """The hardware, by class and count."""
+    scale: Positive = 1.0
+    """Multiplies every count (rounded, at least one node a group): the same cluster smaller or larger."""
+    mix: Mix
+    """Shares of arriving pods by kind."""
+    load: Annotated[float, Field(gt=0, le=2)] = 0.66
+    """CPU that arriving pods request on average, as a share of the cluster's cores. At 0.62-0.70 CPUs
+    seldom queue while GPU-heavy mixes overload their accelerators."""
+    apps: Annotated[int, Field(ge=1, le=1_000)] = 28
+    """Distinct applications, each with its own requests, use and duration."""
+    arrivals: Arrivals = Arrivals()
+    """The pattern of arrivals."""
+    trace: Trace | None = None
+    """Take the pods from a trace; `mix`, `load` and `arrivals` then only describe what the trace lacks."""
+
+    def counts(self) -> dict[str, int]:
+        """Nodes by class after scaling."""
+        totals: dict[str, int] = {}
+        for group in self.nodes:
+            totals[group.node_class] = totals.get(group.node_class, 0) + max(
+                1, round(group.count * self.scale)
+            )
+        return totals
+
+
+class Objective(Section):
+    """Weights of the four reward terms in the composite that rows are compared by; they sum to 1."""
+
+    util: Share = 0.25
+    """Stranded capacity of nodes that are on."""
+    qos: Share = 0.40
+    """Slowdown above the SLA. The largest: users feel it."""
+    energy: Share = 0.25
+    """Power above deep idle."""
+    penalty: Share = 0.10
+    """Pending pods, evictions, out-of-memory kills and money."""
+
+    _sum = model_validator(mode="after")(_sums_to_one)
+
+
+class FleetInfo(Section):
+    """What the fleet is called and what it is judged by."""
+
+    name: Name
+    """Shown in reports."""
+    objective: Objective = Objective()
+    """Fixed in this file, never per run, so that results compare."""
+
+
+class Learning(Section):
+    """What each cluster learns, and from how much."""
+
+    algorithm: Literal["td3"] = "td3"
+    """Set-TD3: twin critics over a set of candidates, delayed and smoothed (docs/learners/td3.md)."""
+    width: Annotated[int, Field(ge=8, le=512)] = 32
+    """Width of the networks. 32 loses nothing here, and differential privacy wants few parameters."""
+    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Discount per decision. 0 makes it a contextual bandit: then targets and the twin minimum are idle."""
+    batch: Annotated[int, Field(ge=1, le=65_536)] = 128
+    """Transitions an update without privacy. With privacy `privacy.batch` holds instead."""
+    candidates: Annotated[int, Field(ge=2, le=1_024)] = 8
+    """Candidates kept of a decision, the chosen one among them. 8: twice the speed, no loss measured."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 2e-3
+    """Step of Adam, for actor and critic."""
+    updates_per_round: Annotated[int, Field(ge=1, le=100_000)] = 25
+    """Critic updates between two aggregations. 10-25: drift between clusters stays small."""
+    first_decisions: Annotated[int, Field(ge=1, le=10_000_000)] = 4_000
+    """Decisions that the behaviour policy logs before the first round."""
+    decisions_per_round: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Fresh decisions that the current policy adds each round; 0 learns from the first log alone."""
+    behaviour: Literal["default-random", "default", "random"] = "default-random"
+    """Who made the logged decisions: half kube-scheduler's profile and half random covers good and bad."""
+    reward: Literal["leave-one-out", "measured"] = "leave-one-out"
+    """leave-one-out: the twin's counterfactual without the pod. measured: the node's own change, no model."""
+
+
+class Privacy(Section):
+    """Differential privacy of what leaves a cluster: unit one transition, neighbours by add or remove."""
+
+    enabled: bool = True
+    """Off only for baselines; `--no-dp` does the same for one run."""
+    noise_multiplier: Annotated[float, Field(gt=0, le=1_000)] | None = None
+    """Noise as a multiple of `clip_norm`. Give this or `target_epsilon`."""
+    target_epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Epsilon after all rounds; the noise is calibrated to it. Give this or `noise_multiplier`."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Probability that the guarantee fails; must lie below 1 / `units_public`."""
+    clip_norm: Positive = 0.2
+    """Largest gradient norm of one transition. 0.2: most norms lie below 1; a larger clip only adds noise."""
+    batch: Annotated[int, Field(ge=1, le=65_536)] = 1_024
+    """Expected size of a Poisson batch. Large: noise is cheap, records and batch are what count."""
+    units_public: Annotated[int, Field(ge=1, le=100_000_000)] = 48_000
+    """Transitions in the frozen snapshot, a public number: the sampling rate is `batch` / `units_public`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Privacy:
+        if (self.noise_multiplier is None) == (self.target_epsilon is None) and self.enabled:
+            raise ValueError("needs exactly one of noise_multiplier and target_epsilon; give one of them")
+        if self.batch > self.units_public:
+            raise ValueError(f"batch {self.batch} exceeds units_public {self.units_public}; lower batch")
+        if self.delta >= 1 / self.units_public:
+            most = f"{0.1 / self.units_public:.0e}"
+            raise ValueError(f"delta {self.delta:g} is not below 1 / units_public; give at most {most}")
+        return self
+
+
+class Federation(Section):
+    """How updates become one model."""
+
+    rounds: Annotated[int, Field(ge=1, le=100_000)] = 40
+    """Rounds of a run; `--rounds` overrides it."""
+    aggregate: Literal["mean"] = "mean"
+    """Weighted mean with clipped public weights."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of clusters asked in each round."""
+    share: Literal["all", "encoders"] = "all"
+    """What leaves: every parameter, or the encoders only (heads stay local). No difference was measured."""
+
+
+class Evaluation(Section):
+    """The comparison after the last round, on arrivals that training never saw."""
+
+    seeds: Annotated[int, Field(ge=8, le=1_000)] = 8
+    """Held-out arrival seeds a cluster. At least 8, so that an interval means something."""
+    episode_seconds: Annotated[float, Field(ge=600, le=604_800)] = 7_200.0
+    """Length of one episode, s."""
+
+
+def _unique_names(clusters: tuple[Cluster, ...]) -> tuple[Cluster, ...]:
+    names = [cluster.name for cluster in clusters]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"two clusters are named {min(twice)}; give each its own name")
+    return clusters
+
+
+class Fleet(Section):
+    """The whole file."""
+
+    fleet: FleetInfo
+    """Name and objective."""
+    classes: dict[Name, NodeClass] = Field(default_factory=dict)
+    """Node classes of your own, as `[classes.NAME]`; a built-in name is replaced."""
+    clusters: Annotated[tuple[Cluster, ...], Field(min_length=1), AfterValidator(_unique_names)]
+    """The clusters, as `[[clusters]]`."""
+    learning: Learning = Learning()
+    """What each cluster learns."""
+    privacy: Privacy
+    """The privacy of what leaves a cluster."""
+    federation: Federation = Federation()
+    """How updates become one model."""
+    evaluation: Evaluation = Evaluation()
+    """The comparison at the end."""
+
+    def node_classes(self) -> dict[str, NodeClass]:
+        """The built-in classes and the file's own."""
+        return NODE_CLASSES | self.classes
+
+    def digest(self) -> str:
+        """The sha256 of the configuration: a resumed run must have the same."""
+        return hashlib.sha256(self.model_dump_json(by_alias=True).encode()).hexdigest()
+
+
+def embedded() -> list[str]:
+    """Names of the fleets that come with the package."""
+    folder = files("shoal_simulations") / "fleets"
+    names = [entry.name for entry in folder.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def load_fleet(fleet: str) -> Fleet:
+    """Read a fleet from a TOML file, or an embedded one by its name.
+
+    Raises:
+        InputError: one line with file, field, problem and remedy.
+    """
+    path = Path(fleet)
+    if fleet in embedded() and not path.exists():
+        path = Path(str(files("shoal_simulations") / "fleets" / f"{fleet}.toml"))
+    elif not path.exists() and path.suffix != ".toml":
+        remedy = f"name a TOML file or one of {', '.join(embedded())}"
+        raise InputError(fleet, "--fleet", "no such file or embedded fleet", remedy)
+    parsed = validate(Fleet, read_toml(path, "--fleet"), str(path))
+    _check_references(parsed, path)
+    return parsed
+
+
+def _check_references(fleet: Fleet, path: Path) -> None:
+    """Refuse node classes and traces that are not there."""
+    known = fleet.node_classes()
+    for i, cluster in enumerate(fleet.clusters):
+        at = f"clusters[{i}]"
+        for j, group in enumerate(cluster.nodes):
+            if group.node_class not in known:
+                problem, remedy = (
+                    f"no node class {group.node_class!r}",
+                    f"use one of {', '.join(sorted(known))}",
+                )
+                raise InputError(str(path), f"{at}.nodes[{j}].class", problem, remedy)
+        if cluster.trace and not (path.parent / cluster.trace.path).exists():
+            problem = f"no such file {cluster.trace.path!r}"
+            raise InputError(str(path), f"{at}.trace.path", problem, "name an existing trace")
