@@ -221,7 +221,7 @@ class Fleet(Section):
 
     fleet: FleetInfo
     """Name and objective."""
-    classes: dict[Name, NodeClass] = Field(default_factory=dict)
+    classes: dict[str, NodeClass] = Field(default_factory=dict)
     """Node classes of your own, as `[classes.NAME]`; a built-in name is replaced."""
     clusters: Annotated[tuple[Cluster, ...], Field(min_length=1), AfterValidator(_unique_names)]
     """The clusters, as `[[clusters]]`."""
