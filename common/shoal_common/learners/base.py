@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Learner protocol, and what the learners share: losses, exploration over a masked policy, states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoal_common.errors import SchemaMismatch
+from shoal_common.observation import Observation
+from shoal_common.replay import Batch
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+Arrays = dict[str, F32]
+
+
+class Acted(NamedTuple):
+    """What `act` decided: flat candidate n * P + p or -1 (abstain), quotas, probability of the choice."""
+
+    action: I64  # [B]
+    quota: F32  # [B, 2]
+    propensity: F32  # [B]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What one update measured, over the rows that counted. Local telemetry: it never leaves a cluster."""
+
+    critic: float
+    """Mean Huber loss per row, summed over the twins."""
+    actor: float | None
+    """Mean actor loss per row; None where this update left the actor alone."""
+    entropy: float | None
+    """Mean entropy of the policy over the candidates, in nats."""
+    value: float
+    """Mean first-twin value of the taken candidate."""
+    target: float
+    """Mean target of the critic."""
+    rows: int
+    """Rows that counted."""
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """The same as a dictionary."""
+        return asdict(self)
+
+
+class Learner(Protocol):
+    """Something that acts, learns from batches, and exchanges one dictionary of arrays."""
+
+    def act(self, obs: Observation, explore: bool, rng: np.random.Generator) -> Acted:
+        """Decide a batch of observations."""
+
+    def update(self, batch: Batch) -> Losses:
+        """Take one step."""
+
+    def shared_state(self) -> Arrays:
+        """Parameters that federation averages, float32, in a fixed order."""
+
+    def load_shared(self, arrays: Mapping[str, F32]) -> None:
+        """Take over averaged parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to continue to the bit."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+
+
+def taken(values: Tensor, action: Tensor) -> Tensor:
+    """Values of the taken candidates: [M, K, P, C], action [M] -> [M, C]."""
+    flat = values.flatten(1, 2)
+    return flat.gather(1, action.view(-1, 1, 1).expand(-1, 1, flat.shape[-1])).squeeze(1)
+
+
+def huber(error: Tensor, delta: float) -> Tensor:
+    """Elementwise Huber loss of an error."""
+    return functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta)
+
+
+def clipped_noise(like: Tensor, scale: float, clip: float, generator: torch.Generator) -> Tensor:
+    """Gaussian noise of standard deviation `scale`, cut at +-clip, in the shape of `like`."""
+    noise = torch.empty_like(like, memory_format=torch.contiguous_format)
+    return noise.normal_(0.0, scale, generator=generator).clamp_(-clip, clip)
+
+
+def explore_policy(
+    policy: F32, mask: npt.NDArray[np.bool_], uniform: float, rng: np.random.Generator
+) -> tuple[I64, F32]:
+    """Sample from (1 - uniform) * policy + uniform * (any feasible candidate).
+
+    policy [B, C] sums to 1 over the feasible mask [B, C] -> action i64[B], -1 on an empty mask, and its
+    probability f32[B].
+    """
+    feasible = mask.sum(-1, keepdims=True)
+    mixed = (1.0 - uniform) * policy.astype(np.float64) * mask + uniform * mask / np.maximum(feasible, 1)
+    total = np.cumsum(mixed, axis=-1)
+    draw = rng.random((len(mask), 1)) * total[:, -1:]
+    action = np.minimum((total <= draw).sum(-1), mask.shape[1] - 1).astype(np.int64)
+    action = np.where(np.isfinite(total[:, -1]) & (feasible[:, 0] > 0), action, -1)
+    chance = mixed[np.arange(len(mask)), np.maximum(action, 0)]
+    return action, np.where(action >= 0, chance, 1.0).astype(np.float32)
+
+
+def export_arrays(modules: Mapping[str, nn.Module]) -> Arrays:
+    """Copy the parameters of named modules into float32 arrays, in the modules' order."""
+    return {
+        f"{name}.{key}": value.detach().numpy().astype(np.float32, copy=True)
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+
+
+@torch.no_grad()
+def import_arrays(modules: Mapping[str, nn.Module], arrays: Mapping[str, F32]) -> None:
+    """Copy arrays into the parameters of named modules, in place.
+
+    Raises:
+        SchemaMismatch: names or shapes differ.
+    """
+    mine = {f"{name}.{k}": v for name, module in modules.items() for k, v in module.state_dict().items()}
+    if mine.keys() != arrays.keys():
+        odd = sorted(mine.keys() ^ arrays.keys())
+        raise SchemaMismatch(f"parameters do not match this learner's: {', '.join(odd[:3])}")
+    for key, tensor in mine.items():
+        if tuple(arrays[key].shape) != tuple(tensor.shape):
+            raise SchemaMismatch(f"{key}: shape {tuple(arrays[key].shape)}, here {tuple(tensor.shape)}")
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[key], dtype=np.float32)))
