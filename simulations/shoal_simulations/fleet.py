@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fleet of virtual clusters, described in TOML: which hardware and work, what is learned, how privately.
 
-The embedded fleets lie in `fleets/`: `default`, `small`, `equal`, `article`.
+The embedded fleets lie in `fleets/`: `default`, `small`, `article`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from shoal_common.errors import InputError
-from shoal_simulations.hardware import NODE_CLASSES, NodeClass, Positive, Share
+from shoal_common.twin.scenarios import NODE_CLASSES, NodeClass, Scenario, Workload
+from shoal_simulations.hardware import NodeClassConfig, Positive, Share
 from shoal_simulations.toml_config import Section, read_toml, validate
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
@@ -55,23 +57,29 @@ class Mix(Section):
 class Arrivals(Section):
     """How pods arrive: a daily rhythm, bursts of one app, heavy-tailed durations."""
 
-    diurnal_amplitude: Share = 0.35
-    """Swing of the arrival rate around its mean; 0 is a flat rate. 0.35 is the prototype's."""
-    diurnal_period_seconds: Positive = 7_200.0
+    diurnal: Share = 0.35
+    """Swing of the arrival rate around its mean; 0 is a flat rate."""
+    period_seconds: Positive = 7_200.0
     """Length of the rhythm, s. Two hours instead of a day, so that an episode of two hours sees all of it."""
-    bursts_per_hour: Annotated[float, Field(ge=0, le=60)] = 2.0
+    bursts_per_hour: Annotated[float, Field(ge=0, le=60)] = 3.0
     """How often one app suddenly asks for many pods."""
-    tail: Annotated[float, Field(gt=0, le=3)] = 1.0
-    """Sigma of the log-normal durations; 1 makes the longest percent ten times the median."""
+    burst_pods: Annotated[float, Field(ge=0, le=1_000)] = 8.0
+    """Pods of a burst, on average."""
+    heavy_tail: Share = 0.0
+    """Share of pods whose duration is Pareto (index 1.5) instead of log-normal."""
 
 
-class Trace(Section):
-    """Pods of a recorded trace instead of generated ones."""
+class Site(Section):
+    """Energy and faults of the place."""
 
-    path: Annotated[str, Field(min_length=1)]
-    """The trace, relative to the fleet file (openb: the pod list; Borg: its folder)."""
-    format: Literal["openb", "borg2011", "borg2019"]
-    """Which reader understands it; see `shoal trace list`."""
+    price_amplitude: Share = 0.3
+    """Swing of the energy price around its mean over the period of the arrivals."""
+    battery_wh: Annotated[float, Field(ge=0)] = 0.0
+    """Battery, Wh; 0 is a site on the grid."""
+    failures_per_node_day: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """Node failures a day and node."""
+    repair_seconds: Positive = 600.0
+    """Mean time until a failed node is back, s."""
 
 
 class Cluster(Section):
@@ -92,17 +100,20 @@ class Cluster(Section):
     """Distinct applications, each with its own requests, use and duration."""
     arrivals: Arrivals = Arrivals()
     """The pattern of arrivals."""
-    trace: Trace | None = None
-    """Take the pods from a trace; `mix`, `load` and `arrivals` then only describe what the trace lacks."""
+    site: Site = Site()
+    """Energy and faults of the place."""
 
-    def counts(self) -> dict[str, int]:
-        """Nodes by class after scaling."""
-        totals: dict[str, int] = {}
-        for group in self.nodes:
-            totals[group.node_class] = totals.get(group.node_class, 0) + max(
-                1, round(group.count * self.scale)
-            )
-        return totals
+    def scenario(self, classes: Mapping[str, NodeClass], seconds: float) -> Scenario:
+        """The same as the twin takes it, for episodes of so many seconds."""
+        mix, arrivals = self.mix, self.arrivals
+        workload = Workload(
+            mix=(mix.service, mix.compute, mix.io, mix.gpu),
+            load=self.load,
+            apps=self.apps,
+            **arrivals.model_dump(),
+        )
+        counts = ((classes[g.node_class], max(1, round(g.count * self.scale))) for g in self.nodes)
+        return Scenario(self.name, tuple(counts), workload, seconds, **self.site.model_dump())
 
 
 class Objective(Section):
@@ -221,7 +232,7 @@ class Fleet(Section):
 
     fleet: FleetInfo
     """Name and objective."""
-    classes: dict[str, NodeClass] = Field(default_factory=dict)
+    classes: dict[str, NodeClassConfig] = Field(default_factory=dict)
     """Node classes of your own, as `[classes.NAME]`; a built-in name is replaced."""
     clusters: Annotated[tuple[Cluster, ...], Field(min_length=1), AfterValidator(_unique_names)]
     """The clusters, as `[[clusters]]`."""
@@ -236,7 +247,12 @@ class Fleet(Section):
 
     def node_classes(self) -> dict[str, NodeClass]:
         """The built-in classes and the file's own."""
-        return NODE_CLASSES | self.classes
+        return NODE_CLASSES | {name: config.node_class(name) for name, config in self.classes.items()}
+
+    def scenarios(self) -> tuple[Scenario, ...]:
+        """The clusters as the twin takes them."""
+        classes, seconds = self.node_classes(), self.evaluation.episode_seconds
+        return tuple(cluster.scenario(classes, seconds) for cluster in self.clusters)
 
     def digest(self) -> str:
         """The sha256 of the configuration: a resumed run must have the same."""
@@ -268,17 +284,13 @@ def load_fleet(fleet: str) -> Fleet:
 
 
 def _check_references(fleet: Fleet, path: Path) -> None:
-    """Refuse node classes and traces that are not there."""
+    """Refuse node classes that are not there."""
     known = fleet.node_classes()
     for i, cluster in enumerate(fleet.clusters):
-        at = f"clusters[{i}]"
         for j, group in enumerate(cluster.nodes):
             if group.node_class not in known:
                 problem, remedy = (
                     f"no node class {group.node_class!r}",
                     f"use one of {', '.join(sorted(known))}",
                 )
-                raise InputError(str(path), f"{at}.nodes[{j}].class", problem, remedy)
-        if cluster.trace and not (path.parent / cluster.trace.path).exists():
-            problem = f"no such file {cluster.trace.path!r}"
-            raise InputError(str(path), f"{at}.trace.path", problem, "name an existing trace")
+                raise InputError(str(path), f"clusters[{i}].nodes[{j}].class", problem, remedy)
