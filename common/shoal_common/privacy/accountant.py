@@ -76,6 +76,28 @@ def calibrate(sample_rate: float, steps: int, delta: float, target_epsilon: floa
     return high
 
 
+def group_epsilon(segment: Segment, records: int, delta: float) -> float:
+    """Epsilon for whoever owns this many units, all of which come or go together.
+
+    Each release holds a binomial number of them, each clipped, so it is a mixture of Gaussians; dp-accounting
+    composes its privacy loss distribution (upper bound, coarser where the figure is large anyway).
+    """
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+    from dp_accounting.pld import PLDAccountant
+    from scipy.stats import binom
+
+    most = min(records, int(binom.isf(1e-15, records, segment.sample_rate)) + 1)
+    weights = np.asarray(binom.pmf(np.arange(most + 1), records, segment.sample_rate), dtype=np.float64)
+    weights[-1] = max(0.0, 1 - weights[:-1].sum())  # the tail counts as the largest number kept
+    scale = segment.steps * (records * segment.sample_rate / segment.noise_multiplier) ** 2
+    ledger = PLDAccountant(value_discretization_interval=max(1e-2, scale / 5e6))
+    event = MixtureOfGaussiansDpEvent(
+        segment.noise_multiplier, tuple(float(count) for count in range(most + 1)), tuple(weights)
+    )
+    ledger.compose(event, segment.steps)
+    return float(ledger.get_epsilon(delta))
+
+
 @lru_cache(maxsize=1)
 def _orders() -> tuple[float, ...]:
     from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
