@@ -90,6 +90,7 @@ class HashChain:
             if known is not None:
                 if _canonical(known.body) != _canonical(body):
                     raise LedgerCorrupt(f"{self.path}: {key} is already recorded with other content")
+                self._write(descriptor, b"")  # whoever appended it may have died before it was on disk
                 return known
             record = _seal(key, body, self.head)
             self._write(descriptor, _encode(record) + b"\n")
@@ -109,13 +110,13 @@ class HashChain:
             os.close(descriptor)
 
     def _write(self, descriptor: int, line: bytes) -> None:
-        """Write one line behind the verified part and wait until it is on disk; undo it on failure."""
+        """Write behind the verified part and wait until all of it is on disk; undo it on failure."""
         os.ftruncate(descriptor, self._end)
         data = self._glue + line
         try:
             _write_all(descriptor, data, self._end)
             os.fsync(descriptor)
-            if self._end == 0:
+            if len(self._records) <= 1:
                 _sync_directory(self.path.parent)
         except OSError:
             os.ftruncate(descriptor, self._end)

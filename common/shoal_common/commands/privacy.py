@@ -62,7 +62,7 @@ def ledger(
 
 
 @app.command(
-    epilog="Example: shoal privacy plan --target-epsilon 3 --batch 128 --units 10000 --steps 900 --delta 1e-6",
+    epilog="Example: shoal privacy plan --target-epsilon 3 --batch 128 --units 9000 --steps 900 --delta 1e-6",
 )
 def plan(
     batch: Annotated[int, typer.Option(help="Expected transitions in a batch.")],
