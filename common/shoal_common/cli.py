@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"shoal: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        print(f"shoal: {error.format_message()}; see --help", file=sys.stderr)
+        print(f"shoal: {error.format_message().rstrip('.')}; see --help", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         print("shoal: interrupted", file=sys.stderr)

@@ -49,6 +49,14 @@ def _figure(draw: Callable[[Axes], None], title: str, height: float = 2.6) -> st
     return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
 
 
+def _by_round(axes: Axes, label: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round")
+    axes.set_ylabel(label)
+
+
 def line_by_round(values: Sequence[float], label: str, title: str, target: float | None = None) -> str:
     """A line over rounds 1, 2, ...; `target` adds a dashed line."""
 
@@ -58,8 +66,7 @@ def line_by_round(values: Sequence[float], label: str, title: str, target: float
         if target is not None:
             axes.axhline(target, color=COLOURS[1], linestyle="--", label=f"target {target:g}")
             axes.legend()
-        axes.set_xlabel("round")
-        axes.set_ylabel(label)
+        _by_round(axes, label)
 
     return _figure(draw, title)
 
@@ -69,8 +76,7 @@ def bars_by_round(values: Sequence[float], label: str, title: str) -> str:
 
     def draw(axes: Axes) -> None:
         axes.bar(range(1, len(values) + 1), values, color=COLOURS[0])
-        axes.set_xlabel("round")
-        axes.set_ylabel(label)
+        _by_round(axes, label)
 
     return _figure(draw, title)
 
@@ -88,6 +94,7 @@ def gains(against: Mapping[str, Interval], title: str) -> str:
         axes.errorbar(means, range(len(names)), xerr=errors, fmt="o", color=COLOURS[0], capsize=3)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_yticks(range(len(names)), names)
+        axes.margins(y=0.1)
         axes.invert_yaxis()
         axes.set_xlabel("gain over the row, %")
 
