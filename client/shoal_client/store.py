@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster's rounds on disk. A round is one folder, written beside, flushed, renamed: all of it or nothing.
+
+    round-000007/round.json            run, step count, head of the ledger
+    round-000007/update.safetensors    what was or will be shipped; kept for the last three rounds
+    round-000007/experience.npz        the transitions that were new in that round; they rebuild the replay
+    round-000007/learner.pt            the learner's state at its end; of the newest round only
+
+The update and the learner's state must never be of different rounds, hence one rename for both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from shoal_common.errors import InputError
+from shoal_common.privacy.shared_update import SharedUpdate
+from shoal_common.transition import Transitions
+
+_PREFIX: Final = "round-"
+_META, _UPDATE, _EXPERIENCE, _LEARNER = "round.json", "update.safetensors", "experience.npz", "learner.pt"
+_KEEP_UPDATES: Final = 3  # as many as the server keeps checkpoints: it may fall back by so many rounds
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """The state at the end of a round; round 0 is the beginning and has neither update nor experience."""
+
+    round: int
+    run: str
+    steps: int
+    update: SharedUpdate | None
+    experience: Transitions | None
+    learner: dict[str, Any]
+    ledger_head: str | None = None
+
+
+@final
+class RoundStore:
+    """The folder of one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def latest(self) -> int | None:
+        """The newest round; None in a new folder."""
+        folders = self._folders()
+        return int(folders[-1].name.removeprefix(_PREFIX)) if folders else None
+
+    def update(self, round_number: int, run: str) -> SharedUpdate | None:
+        """The stored update of a round; `InputError` where it is of another run."""
+        folder = self._folder(round_number)
+        if not (folder / _UPDATE).exists():
+            return None
+        if json.loads((folder / _META).read_bytes())["run"] != run:
+            raise self.another_run()
+        return SharedUpdate.from_bytes((folder / _UPDATE).read_bytes())
+
+    def load(self, round_number: int) -> StoredRound:
+        """The state at the end of the newest round; its experience comes from `experience`."""
+        import torch
+
+        folder = self._folder(round_number)
+        meta = json.loads((folder / _META).read_bytes())
+        # our own file, and optimiser states hold more than tensors
+        learner = torch.load(folder / _LEARNER, weights_only=False)
+        return StoredRound(round_number, meta["run"], meta["steps"], None, None, learner, meta["ledger_head"])
+
+    def experience(self) -> Iterator[Transitions]:
+        """All rounds' transitions, oldest first."""
+        for folder in self._folders():
+            if (folder / _EXPERIENCE).exists():
+                with np.load(folder / _EXPERIENCE, allow_pickle=False) as columns:
+                    yield Transitions(**{name: columns[name] for name in columns.files})
+
+    def save(self, state: StoredRound) -> None:
+        """Write a round; when this returns it is on disk as a whole."""
+        import torch
+
+        staging = self.directory / ".staging"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        torch.save(state.learner, staging / _LEARNER)
+        head = None
+        if state.update is not None:
+            (staging / _UPDATE).write_bytes(state.update.to_bytes())
+            head = state.update.ledger_head or None
+        if state.experience is not None and len(state.experience):
+            columns = {f.name: getattr(state.experience, f.name) for f in fields(Transitions)}
+            np.savez(staging / _EXPERIENCE, **columns)
+        meta = {"run": state.run, "steps": state.steps, "ledger_head": head}
+        (staging / _META).write_text(json.dumps(meta))
+        for path in (*staging.iterdir(), staging):
+            _sync(path)
+        staging.rename(self._folder(state.round))
+        _sync(self.directory)
+        self._prune()
+
+    def another_run(self) -> InputError:
+        """The state belongs to another run."""
+        return InputError(
+            str(self.directory),
+            "run",
+            "this cluster's state is of another run (configuration, fleet, schema or seed)",
+            "resume with the settings it was made with, or choose another folder",
+        )
+
+    def _prune(self) -> None:
+        folders = self._folders()
+        for folder in folders[:-1]:
+            (folder / _LEARNER).unlink(missing_ok=True)
+        for folder in folders[:-_KEEP_UPDATES]:
+            (folder / _UPDATE).unlink(missing_ok=True)
+
+    def _folder(self, round_number: int) -> Path:
+        return self.directory / f"{_PREFIX}{round_number:06d}"
+
+    def _folders(self) -> list[Path]:
+        return sorted(self.directory.glob(f"{_PREFIX}[0-9]*"))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

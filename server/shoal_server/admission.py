@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may enter an aggregate. One wrong, broken or hostile cluster must never end a run or bend the model.
+
+Flower's stock strategies let a single bad reply end the run (wrong shape, other keys, negative weight) or
+poison the mean (NaN, huge values). Here each reply is either admitted or refused with a countable reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import final
+
+import numpy as np
+
+from shoal_common.wire import Arrays, Reply, WireError, decode_like
+
+
+class Reason(StrEnum):
+    """Why a reply stayed outside the aggregate."""
+
+    ERROR = "error"  # the client raised
+    TIMEOUT = "timeout"  # no reply by the deadline
+    MALFORMED = "malformed"  # not what the wire contract says
+    NOT_SELECTED = "not_selected"  # outside the cohort, or a node that speaks for another cluster
+    DUPLICATE = "duplicate"  # a second reply of the same cluster
+    STALE = "stale"  # of another round
+    SCHEMA = "schema"  # other feature tables, reward or action version (all are in the schema hash)
+    KEYS = "keys"  # missing or unknown arrays
+    SHAPE = "shape"
+    DTYPE = "dtype"  # anything but float32
+    NOT_FINITE = "not_finite"
+    NORM = "norm"  # further from the global model than the public bound
+
+
+class Refused(Exception):
+    """A reply that may not enter: its reason and one line of detail."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+@final
+class Admission:
+    """The gate of one round: its cohort, its global model and the public bound on an update's L2 norm."""
+
+    def __init__(
+        self, round_number: int, schema_hash: str, cohort: Collection[str], model: Arrays, max_norm: float
+    ) -> None:
+        self._round, self._schema = round_number, schema_hash
+        self._cohort, self._model, self._max_norm = frozenset(cohort), model, max_norm
+        self._answered: set[str] = set()
+
+    def identify(self, cluster: str, reply: Reply) -> None:
+        """Is it selected, new, of this round and of this schema? `cluster` is what the node is known as."""
+        if cluster not in self._cohort or reply.cluster != cluster:
+            raise Refused(Reason.NOT_SELECTED, f"node of {cluster!r} spoke as {reply.cluster!r}")
+        if cluster in self._answered:
+            raise Refused(Reason.DUPLICATE, f"{cluster} has answered round {self._round}")
+        self._answered.add(cluster)
+        if reply.round != self._round:
+            raise Refused(Reason.STALE, f"round {reply.round} instead of {self._round}")
+        if reply.schema_hash != self._schema:
+            raise Refused(Reason.SCHEMA, f"{reply.schema_hash[:12]} instead of {self._schema[:12]}")
+
+    def screen(self, cluster: str, reply: Reply) -> Arrays | None:
+        """The admitted arrays, read-only; None for a cluster that is spent; else raises `Refused`."""
+        self.identify(cluster, reply)
+        if reply.record is None:
+            return None
+        try:
+            arrays = decode_like(reply.record, self._model)
+        except WireError as error:
+            raise Refused(Reason(error.kind), error.detail) from error
+        self._bound(arrays)
+        return arrays
+
+    def _bound(self, arrays: Arrays) -> None:
+        """One pass: a NaN or infinity anywhere makes the squared norm not finite."""
+        squared = 0.0
+        for name, reference in self._model.items():
+            with np.errstate(over="ignore", invalid="ignore"):
+                difference = np.subtract(arrays[name], reference).reshape(-1)
+                squared += float(np.dot(difference, difference))
+        if not np.isfinite(squared) and not all(np.isfinite(a).all() for a in arrays.values()):
+            raise Refused(Reason.NOT_FINITE, "NaN or infinity in the arrays")
+        if not squared <= self._max_norm**2:
+            raise Refused(Reason.NORM, f"L2 norm {squared**0.5:.3g} above {self._max_norm:.3g}")
