@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FGD on Kubernetes records: the fragmentation gradient of each node that the filters let through.
+
+Devices are whole `nvidia.com/gpu`; those in use are taken to be the lowest-numbered. The typical pods are the
+snapshot's and the pod itself. GPU models are a matter of node selectors, thus of the filters: typical pods
+accept any. Shares of a device (openb's milli-GPU) are not in Kubernetes' own objects; see `shoal replay`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from shoal_common.accelerators.sharing import MILLI
+from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
+from shoal_common.kube.snapshot import NodeInfo, Snapshot
+from shoal_common.kube.verdict import Verdict
+from shoal_common.pods import PodRecord
+from shoal_common.scorers.fgd import FGD, Nodes, empty_nodes, raw_score, start
+from shoal_common.scorers.fragmentation import PodSpecs, typical_pods
+
+NAME = "FGD"
+GPU = "nvidia.com/gpu"
+MIB = 2**20
+
+Specification = tuple[int, int, int]  # milli-CPU, MiB, devices
+
+
+def score_snapshot(snapshot: Snapshot, pod: PodRecord) -> Verdict:
+    """Filter as kube-scheduler does, then score 0..100 by the fragmentation that placing the pod removes."""
+    refusals, feasible = refuse(DEFAULT_FILTERS, snapshot, pod)
+    rows = {
+        info.name: {NAME: score}
+        for info, score in zip(feasible, _scores(snapshot, pod, feasible), strict=True)
+    }
+    return Verdict(
+        feasible=tuple(rows),
+        failures={name: refusal.reasons for name, refusal in refusals.items()},
+        codes={name: refusal.code for name, refusal in refusals.items()},
+        scores=rows,
+        total={name: row[NAME] for name, row in rows.items()},
+    )
+
+
+def _scores(snapshot: Snapshot, pod: PodRecord, feasible: list[NodeInfo]) -> list[int]:
+    if not feasible:
+        return []
+    counts = Counter(_specification(p) for info in snapshot.infos for p in info.pods)
+    counts[_specification(pod)] += 1
+    table = np.array(list(counts), dtype=np.int64)
+    specs = PodSpecs(
+        cpu_milli=table[:, 0].copy(),
+        memory_mib=table[:, 1].copy(),
+        gpu_milli=np.where(table[:, 2] > 0, MILLI, 0).astype(np.int64),
+        num_gpu=table[:, 2].copy(),
+        models=np.zeros(len(table), dtype=np.int64),
+    )
+    typical = typical_pods(specs, [""] * len(table), np.array(list(counts.values()), dtype=np.int64))
+    state = start(_nodes(feasible), specs, typical)
+    own = list(counts).index(_specification(pod))
+    return [int(raw_score(FGD, state, own, node)) for node in range(len(feasible))]
+
+
+def _specification(pod: PodRecord) -> Specification:
+    requests = pod.requests
+    return requests.get("cpu", 0), -(-requests.get("memory", 0) // MIB), requests.get(GPU, 0)
+
+
+def _nodes(infos: list[NodeInfo]) -> Nodes:
+    def left(name: str, info: NodeInfo) -> int:
+        return info.node.allocatable.get(name, 0) - info.requested.get(name, 0)
+
+    nodes = empty_nodes(
+        cpu_milli=np.array([left("cpu", info) for info in infos], dtype=np.int64),
+        memory_mib=np.array([left("memory", info) // MIB for info in infos], dtype=np.int64),
+        gpu_count=np.array([info.node.allocatable.get(GPU, 0) for info in infos], dtype=np.int64),
+        model=np.zeros(len(infos), dtype=np.int64),
+    )
+    for node, info in enumerate(infos):
+        nodes.gpu_left[node, : info.requested.get(GPU, 0)] = 0
+    return nodes
