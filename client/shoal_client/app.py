@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from shoal_client.train import RoundConfig, Trainer
 from shoal_common.errors import BudgetExhausted, InputError, SchemaMismatch
-from shoal_common.observation import schema_hash
+from shoal_common.observation import schema_hash as compute_schema_hash
 from shoal_common.wire import (
     HELLO_ACTION,
     Hello,
@@ -31,6 +31,7 @@ from shoal_common.wire import (
 Scalar = bool | int | float | str
 Config = Mapping[str, Scalar]
 MakeTrainer = Callable[[Config, Config], Trainer]
+SCHEMA = compute_schema_hash()
 CLIENT_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 _log = logging.getLogger("shoal.client")
@@ -43,7 +44,7 @@ def make_app() -> ClientApp:
 
     @client.query(HELLO_ACTION)
     def hello(message: Message, context: Context) -> Message:
-        return Message(encode_hello(Hello(_cluster(context), schema_hash())), reply_to=message)
+        return Message(encode_hello(Hello(_cluster(context), SCHEMA)), reply_to=message)
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
@@ -62,10 +63,8 @@ def make_app() -> ClientApp:
 
 def _train(cluster: str, trainer: Trainer, message: Message) -> Message:
     instruction = decode_instruction(message.content)
-    if instruction.schema_hash != schema_hash():
-        raise SchemaMismatch(
-            f"the server speaks schema {instruction.schema_hash[:12]}, not {schema_hash()[:12]}"
-        )
+    if instruction.schema_hash != SCHEMA:
+        raise SchemaMismatch(f"the server speaks schema {instruction.schema_hash[:12]}, not {SCHEMA[:12]}")
     config = RoundConfig(instruction.round, instruction.run, instruction.schema_hash)
     try:
         content = encode_update(trainer.round(instruction.arrays, config))

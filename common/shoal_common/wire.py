@@ -7,18 +7,21 @@ Three exchanges, all on Flower's Message API:
 - `train`: an `Instruction` (global arrays, round); the answer is a `Reply`, either an update or "spent".
 - an error reply, Flower's own, where the client raised.
 
-Arrays travel as `numpy.ndarray` payloads, float32, little endian, C order, so that Flower's own tools read
-them. The header of such a payload is a constant of its shape: encoding is one join, decoding is one view of
-the immutable bytes. What was decoded is therefore read-only.
+A model crosses as one float32 vector, its arrays in the order of their names; names and shapes (the layout)
+stand beside it as text and must be equal to the last character. The vector is an ordinary `numpy.ndarray`
+payload that Flower's own tools read. Its header is a constant of its size, so encoding is one join and
+decoding one view of the immutable bytes: what was decoded is read-only.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +38,7 @@ F32 = npt.NDArray[np.float32]
 Arrays = Mapping[str, F32]
 
 _STYPE: Final = "numpy.ndarray"
-_GLOBAL, _UPDATE, _ABOUT = "global", "update", "about"
+_GLOBAL, _UPDATE, _ABOUT, _VECTOR = "global", "update", "about", "vector"
 Value = TypeVar("Value", str, int, float)
 
 
@@ -95,6 +98,7 @@ class Reply:
     round: int
     schema_hash: str
     record: ArrayRecord | None
+    layout: str = ""
     ledger_head: str = ""
     epsilon: float | None = None
     delta: float | None = None
@@ -106,57 +110,109 @@ class Reply:
         return self.record is None
 
 
-@lru_cache(maxsize=4096)
-def _header(shape: tuple[int, ...]) -> bytes:
-    """The `.npy` header of a float32 array of this shape."""
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names and shapes of a model's arrays, sorted by name: the order in which one vector holds them."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Parameters in all."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def unpack(self, vector: F32) -> dict[str, F32]:
+        """Views of the vector by name."""
+        arrays: dict[str, F32] = {}
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            size = math.prod(shape)
+            arrays[name] = vector[start : start + size].reshape(shape)
+            start += size
+        return arrays
+
+
+def layout_of(arrays: Arrays) -> Layout:
+    """The layout of a model."""
+    names = tuple(sorted(arrays))
+    return Layout(names, tuple(arrays[name].shape for name in names))
+
+
+def pack(arrays: Arrays) -> F32:
+    """All arrays as one new vector, in the order of their names."""
+    parts = [np.asarray(arrays[name], dtype=np.float32).reshape(-1) for name in sorted(arrays)]
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+@lru_cache(maxsize=16)
+def _layout_text(layout: Layout) -> str:
+    return json.dumps([[name, *shape] for name, shape in zip(layout.names, layout.shapes, strict=True)])
+
+
+@lru_cache(maxsize=16)
+def _layout(text: str) -> Layout:
+    """Read a layout; raises `WireError`."""
+    try:
+        rows = json.loads(text)
+        names, shapes = tuple(row[0] for row in rows), tuple(tuple(row[1:]) for row in rows)
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        raise WireError("malformed", "the layout cannot be read") from error
+    whole = all(type(n) is int and n >= 0 for shape in shapes for n in shape)
+    if not whole or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise WireError("malformed", "the layout cannot be read")
+    return Layout(names, shapes)
+
+
+@lru_cache(maxsize=16)
+def _header(size: int) -> bytes:
+    """The `.npy` header of a float32 vector of this size."""
     buffer = BytesIO()
-    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    header = {"descr": "<f4", "fortran_order": False, "shape": (size,)}
     np.lib.format.write_array_header_1_0(buffer, header)
     return buffer.getvalue()
 
 
-def encode_arrays(arrays: Arrays) -> ArrayRecord:
-    """Float32 arrays as a record, with one copy; any other dtype is a `TypeError` of the caller."""
-    record = ArrayRecord()
-    for name, array in arrays.items():
+def _encode(arrays: Arrays) -> tuple[ArrayRecord, str]:
+    """A model as a record of one vector, with one copy; any dtype but float32 is the caller's `TypeError`."""
+    layout = layout_of(arrays)
+    parts: list[bytes | memoryview] = [_header(layout.size)]
+    for name in layout.names:
+        array = arrays[name]
         if array.dtype != np.float32:
             raise TypeError(f"{name}: only float32 crosses the wire, not {array.dtype}")
-        # ascontiguousarray would make 1-d of 0-d
-        flat = np.ascontiguousarray(array).reshape(-1)
-        data = b"".join((_header(array.shape), flat.data.cast("B") if flat.size else b""))
-        record[name] = Array("float32", array.shape, _STYPE, data)
-    return record
+        if array.size:
+            parts.append(np.ascontiguousarray(array).reshape(-1).data.cast("B"))
+    vector = Array("float32", (layout.size,), _STYPE, b"".join(parts))
+    return ArrayRecord({_VECTOR: vector}), _layout_text(layout)
 
 
-def _view(name: str, array: Array, shape: tuple[int, ...]) -> F32:
-    """Read-only view of one payload whose shape is already known; nothing is allocated for a liar."""
-    header = _header(shape)
-    if array.stype != _STYPE or len(array.data) != len(header) + 4 * int(np.prod(shape)):
-        raise WireError("malformed", f"{name}: {len(array.data)} bytes of {array.stype}")
+def decode_vector(record: ArrayRecord, size: int) -> F32:
+    """The one vector of a record, a read-only view; nothing is allocated for a liar. Raises `WireError`."""
+    if record.keys() != {_VECTOR}:
+        raise WireError("malformed", f"{len(record)} arrays where one vector belongs")
+    array = record[_VECTOR]
+    if array.dtype != "float32":
+        raise WireError("dtype", f"{array.dtype} instead of float32")
+    header = _header(size)
+    if array.stype != _STYPE or len(array.data) != len(header) + 4 * size:
+        raise WireError("malformed", f"{len(array.data)} bytes for {size} parameters")
     if not array.data.startswith(header):
-        raise WireError("malformed", f"{name}: not a float32 payload of shape {shape}")
-    return np.ndarray(shape, dtype="<f4", buffer=array.data, offset=len(header))
+        raise WireError("malformed", "not a float32 vector")
+    return np.ndarray(size, dtype="<f4", buffer=array.data, offset=len(header))
 
 
-def decode_arrays(record: ArrayRecord) -> dict[str, F32]:
-    """All arrays of a record as read-only views; for a receiver that trusts the sender's shapes."""
-    return {name: _view(name, array, tuple(array.shape)) for name, array in record.items()}
-
-
-def decode_like(record: ArrayRecord, like: Arrays) -> dict[str, F32]:
-    """The arrays of a record that must have exactly the keys and shapes of `like`; raises `WireError`."""
-    if record.keys() != like.keys():
-        odd = sorted(record.keys() ^ like.keys())
-        raise WireError("keys", f"missing or unknown: {', '.join(odd[:3])} ({len(odd)} in all)")
-    views: dict[str, F32] = {}
-    for name, expected in like.items():
-        array = record[name]
-        if array.dtype != "float32":
-            raise WireError("dtype", f"{name}: {array.dtype} instead of float32")
-        if tuple(array.shape) != expected.shape:
-            raise WireError("shape", f"{name}: {tuple(array.shape)} instead of {expected.shape}")
-        views[name] = _view(name, array, expected.shape)
-    return views
+def decode_update(reply: Reply, expected: Layout) -> F32:
+    """The vector of an update that must have exactly this layout; raises `WireError`."""
+    if reply.record is None:
+        raise WireError("malformed", "no arrays")
+    if reply.layout != _layout_text(expected):
+        odd = set(_layout(reply.layout).names) ^ set(expected.names)
+        if odd:
+            raise WireError("keys", f"missing or unknown: {', '.join(sorted(odd)[:3])} ({len(odd)} in all)")
+        raise WireError("shape", "same arrays in other shapes")
+    return decode_vector(reply.record, expected.size)
 
 
 def encode_hello(hello: Hello) -> RecordDict:
@@ -182,14 +238,17 @@ def encode_instruction(instruction: Instruction) -> RecordDict:
         "round": instruction.round,
         "schema": instruction.schema_hash,
     }
-    return RecordDict({_GLOBAL: encode_arrays(instruction.arrays), _ABOUT: _record(about)})
+    record, about["layout"] = _encode(instruction.arrays)
+    return RecordDict({_GLOBAL: record, _ABOUT: _record(about)})
 
 
 def decode_instruction(content: RecordDict) -> Instruction:
     """Raises `WireError`; the arrays are read-only views of the message."""
     about = _about(content)
-    arrays = decode_arrays(_arrays(content, _GLOBAL))
-    return Instruction(_get(about, "run", str), _get(about, "round", int), _get(about, "schema", str), arrays)
+    layout = _layout(_get(about, "layout", str))
+    vector = decode_vector(_arrays(content, _GLOBAL), layout.size)
+    run, schema_hash = _get(about, "run", str), _get(about, "schema", str)
+    return Instruction(run, _get(about, "round", int), schema_hash, layout.unpack(vector))
 
 
 def encode_update(update: Shipment) -> RecordDict:
@@ -203,7 +262,8 @@ def encode_update(update: Shipment) -> RecordDict:
     }
     optional = {"epsilon": update.epsilon, "delta": update.delta}
     about |= {name: float(value) for name, value in optional.items() if value is not None}
-    return RecordDict({_UPDATE: encode_arrays(update.arrays), _ABOUT: _record(about)})
+    record, about["layout"] = _encode(update.arrays)
+    return RecordDict({_UPDATE: record, _ABOUT: _record(about)})
 
 
 def encode_spent(cluster: str, round_number: int, schema_hash: str) -> RecordDict:
@@ -218,7 +278,7 @@ def encode_spent(cluster: str, round_number: int, schema_hash: str) -> RecordDic
 
 
 def decode_reply(content: RecordDict) -> Reply:
-    """Everything but the arrays, which `decode_like` reads against the global ones; raises `WireError`."""
+    """Everything but the arrays, which `decode_update` reads against the layout; raises `WireError`."""
     about = _about(content)
     record = None if about.get("spent") is True else _arrays(content, _UPDATE)
     return Reply(
@@ -226,6 +286,7 @@ def decode_reply(content: RecordDict) -> Reply:
         round=_get(about, "round", int),
         schema_hash=_get(about, "schema", str),
         record=record,
+        layout=_optional(about, "layout", str) or "",
         ledger_head=_optional(about, "ledger-head", str) or "",
         epsilon=_optional(about, "epsilon", float),
         delta=_optional(about, "delta", float),

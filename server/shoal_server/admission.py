@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from shoal_common.wire import Arrays, Reply, WireError, decode_like
+from shoal_common.wire import F32, Layout, Reply, WireError, decode_update
 
 
 class Reason(StrEnum):
@@ -46,10 +46,18 @@ class Admission:
     """The gate of one round: its cohort, its global model and the public bound on an update's L2 norm."""
 
     def __init__(
-        self, round_number: int, schema_hash: str, cohort: Collection[str], model: Arrays, max_norm: float
+        self,
+        round_number: int,
+        schema_hash: str,
+        cohort: Collection[str],
+        layout: Layout,
+        model: F32,
+        max_norm: float,
     ) -> None:
         self._round, self._schema = round_number, schema_hash
-        self._cohort, self._model, self._max_norm = frozenset(cohort), model, max_norm
+        self._cohort, self._layout = frozenset(cohort), layout
+        self._model, self._max_norm = model, max_norm
+        self._difference = np.empty_like(model)
         self._answered: set[str] = set()
 
     def identify(self, cluster: str, reply: Reply) -> None:
@@ -64,26 +72,24 @@ class Admission:
         if reply.schema_hash != self._schema:
             raise Refused(Reason.SCHEMA, f"{reply.schema_hash[:12]} instead of {self._schema[:12]}")
 
-    def screen(self, cluster: str, reply: Reply) -> Arrays | None:
-        """The admitted arrays, read-only; None for a cluster that is spent; else raises `Refused`."""
+    def screen(self, cluster: str, reply: Reply) -> F32 | None:
+        """The admitted vector, read-only; None for a cluster that is spent; else raises `Refused`."""
         self.identify(cluster, reply)
-        if reply.record is None:
+        if reply.spent:
             return None
         try:
-            arrays = decode_like(reply.record, self._model)
+            vector = decode_update(reply, self._layout)
         except WireError as error:
             raise Refused(Reason(error.kind), error.detail) from error
-        self._bound(arrays)
-        return arrays
+        self._bound(vector)
+        return vector
 
-    def _bound(self, arrays: Arrays) -> None:
+    def _bound(self, vector: F32) -> None:
         """One pass: a NaN or infinity anywhere makes the squared norm not finite."""
-        squared = 0.0
-        for name, reference in self._model.items():
-            with np.errstate(over="ignore", invalid="ignore"):
-                difference = np.subtract(arrays[name], reference).reshape(-1)
-                squared += float(np.dot(difference, difference))
-        if not np.isfinite(squared) and not all(np.isfinite(a).all() for a in arrays.values()):
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(vector, self._model, out=self._difference)
+            squared = float(np.dot(self._difference, self._difference))
+        if not np.isfinite(squared) and not np.isfinite(vector).all():
             raise Refused(Reason.NOT_FINITE, "NaN or infinity in the arrays")
         if not squared <= self._max_norm**2:
             raise Refused(Reason.NORM, f"L2 norm {squared**0.5:.3g} above {self._max_norm:.3g}")

@@ -31,6 +31,8 @@ from shoal_common.wire import (
     decode_hello,
     decode_reply,
     encode_instruction,
+    layout_of,
+    pack,
 )
 from shoal_server.admission import Admission, Reason, Refused
 from shoal_server.aggregate.mean import OrderedMean
@@ -94,6 +96,7 @@ class Federation:
         self._settings, self._schema, self._sink = settings, schema_hash, sink
         self._stop = stop or threading.Event()
         self._weights = settings.public_weights()
+        self._layout = layout_of(initial)
         self._run = settings.digest(schema_hash, initial)
         self._roster: dict[int, str] = {}  # node id -> cluster; "" for a node that was refused
         self._store = None
@@ -122,7 +125,7 @@ class Federation:
         started = time.perf_counter()
         cohort = self._cohort(grid, number)
         self._sink(RoundStarted(number, cohort))
-        mean = OrderedMean(cohort, self._weights, self._state.arrays)
+        mean = OrderedMean(cohort, self._weights, self._layout.size)
         tally = self._collect(grid, number, cohort, mean)
         void, arrays = self._decide(tally, mean)
         record = RoundRecord(
@@ -148,7 +151,7 @@ class Federation:
         result = mean.result()
         if result is None:
             return "zero weight", self._state.arrays
-        return None, _frozen(result)
+        return None, _frozen(self._layout.unpack(result))
 
     def _collect(self, grid: Grid, number: int, cohort: Sequence[str], mean: OrderedMean) -> _Tally:
         """Send the round's instruction and take the replies as they come."""
@@ -158,7 +161,8 @@ class Federation:
         messages = [
             Message(content, nodes[cluster], TRAIN, ttl=timeout, group_id=str(number)) for cluster in cohort
         ]
-        gate = Admission(number, self._schema, cohort, self._state.arrays, self._settings.max_update_norm)
+        model, bound = pack(self._state.arrays), self._settings.max_update_norm
+        gate = Admission(number, self._schema, cohort, self._layout, model, bound)
         tally = _Tally()
         for message in self._replies(grid, messages, timeout):
             cluster = self._roster.get(message.metadata.src_node_id, "")
@@ -175,12 +179,12 @@ class Federation:
     ) -> None:
         """Admit one reply, or raise `Refused`."""
         reply = _reply(message)
-        arrays = gate.screen(cluster, reply)
-        if arrays is None:
+        vector = gate.screen(cluster, reply)
+        if vector is None:
             tally.spent.append(cluster)
             mean.skip(cluster)
             return
-        mean.offer(cluster, arrays)
+        mean.offer(cluster, vector)
         tally.admitted.append(cluster)
         if reply.epsilon is not None:
             tally.epsilon[cluster] = reply.epsilon
