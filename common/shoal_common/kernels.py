@@ -16,4 +16,4 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def kernel(function: Function) -> Function:
     """Compile a function of arrays and numbers with numba; its type, as mypy sees it, stays the same."""
-    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
