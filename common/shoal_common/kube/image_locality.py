@@ -35,6 +35,8 @@ def score_nodes(snapshot: Snapshot, pod: PodRecord, candidates: Sequence[NodeInf
 
 
 def _score(sum_bytes: int, containers: int) -> int:
+    if not containers:  # a record of a trace, whose images nobody wrote down
+        return 0
     most = MAX_CONTAINER_BYTES * containers
     clamped = min(max(sum_bytes, MIN_BYTES), most)
     return MAX_NODE_SCORE * (clamped - MIN_BYTES) // (most - MIN_BYTES)
