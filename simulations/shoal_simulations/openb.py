@@ -68,8 +68,11 @@ class Replay:
     seconds: float
 
 
+Chooser = Callable[[int], tuple[int, int]]
+"""Where a pod of a specification goes now: (node in tie order, devices as bits), or (-1, 0) for nowhere."""
+
 NodeScorer = Callable[[Cluster, int, npt.NDArray[np.bool_]], F64]
-"""A scorer from outside: (cluster with its live node state, specification, feasible [N]) -> scores [N].
+"""A scorer from outside: (cluster with its live state, specification, feasible [N]) -> scores [N].
 
 Nodes stand in tie order; scores of infeasible nodes are ignored; of equal scores the first wins. The pod
 takes the tightest sufficient device, or the lowest free ones."""
@@ -129,14 +132,17 @@ def drawn_order(nodes: NodeTrace, pods: PodTrace, seed: int) -> Order:
 
 def _model_bits(spec: str, models: tuple[str, ...]) -> int:
     """The accepted models of a |-list as bits; a list of unknown models only accepts none of the nodes."""
-    accepted = [name for name in spec.split("|") if name]
+    accepted = {name for name in spec.split("|") if name}  # openb repeats names
     if not accepted:
         return 0
     return sum(1 << models.index(name) for name in accepted if name in models) or 1 << len(models)
 
 
 def prepare(nodes: NodeTrace, pods: PodTrace, order: Order) -> Cluster:
-    """Bring two lists into the form of the kernels; typical pods come from the whole pod list."""
+    """Bring two lists into the form of the kernels; typical pods come from the whole pod list.
+
+    An order of fewer nodes leaves the others out.
+    """
     bits = np.array([_model_bits(spec, nodes.models) for spec in pods.gpu_specs], dtype=np.int64)
     table = np.stack([pods.cpu_milli, pods.memory_mib, pods.gpu_milli, pods.num_gpu, pods.gpu_spec], axis=1)
     rows, spec_of_pod, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
@@ -147,7 +153,7 @@ def prepare(nodes: NodeTrace, pods: PodTrace, order: Order) -> Cluster:
     row = order.nodes
     empty = fgd.empty_nodes(nodes.cpu_milli[row], nodes.memory_mib[row], nodes.gpus[row], model[row])
     state = fgd.start(empty, specs, typical_pods(specs, names, counts))
-    return Cluster(state, spec_of_pod.astype(np.int64).ravel(), order, int(nodes.gpus.sum()) * MILLI)
+    return Cluster(state, spec_of_pod.astype(np.int64).ravel(), order, int(nodes.gpus[row].sum()) * MILLI)
 
 
 class _Arrivals(NamedTuple):
@@ -178,13 +184,10 @@ def _run(
     """All arrivals under one policy."""
     for a in range(arrivals.spec.shape[0]):
         s = arrivals.spec[a]
-        fgd.refresh(policy, state, cache, s)
-        node = fgd.best_node(policy, cache, s, arrivals.draws[a, 0])
-        outcome.node[a] = node
+        node, devices = fgd.decide(policy, state, cache, s, arrivals.draws[a])
+        outcome.node[a], outcome.devices[a] = node, devices
         if node >= 0:
-            devices = fgd.choose_devices(policy, state, s, node, arrivals.draws[a, 1])
             fgd.place(state, s, node, devices)
-            outcome.devices[a] = devices
         total = 0.0
         for i in range(state.nodes.fragmentation.shape[0]):
             total += state.nodes.fragmentation[i]
@@ -192,31 +195,59 @@ def _run(
 
 
 def replay(cluster: Cluster, policy: str, seed: int = 0) -> Replay:
-    """Run all arrivals under one of `fgd.POLICIES`; `seed` matters to `random` only. Changes the cluster."""
+    """Run all arrivals under one of `fgd.POLICIES`; `seed` matters to `random` only. Changes the cluster.
+
+    The seconds do not count compilation.
+    """
     spec = cluster.spec_of_pod[cluster.order.pods]
-    arrivals = _Arrivals(spec, np.random.default_rng(seed).random((len(spec), 2)))
-    outcome = _empty(len(spec))
-    cache = fgd.empty_cache(len(cluster.state.specs.cpu_milli), len(cluster.state.nodes.version))
+    draws = np.random.default_rng(seed).random((len(spec), 2))
+    outcome, code, cache = _empty(len(spec)), fgd.POLICIES.index(policy), _cache(cluster)
+    _run(code, cluster.state, cache, _Arrivals(spec[:0], draws[:0]), _empty(0))  # compiles
     begin = time.perf_counter()
-    _run(fgd.POLICIES.index(policy), cluster.state, cache, arrivals, outcome)
+    _run(code, cluster.state, cache, _Arrivals(spec, draws), outcome)
     return _result(cluster, outcome, time.perf_counter() - begin)
 
 
-def replay_scored(cluster: Cluster, scorer: NodeScorer) -> Replay:
-    """Run all arrivals under a scorer from outside. Changes the cluster."""
+def replay_chosen(cluster: Cluster, choose: Chooser) -> Replay:
+    """Run all arrivals, each placed where `choose` says. Changes the cluster."""
     state = cluster.state
-    arrivals = cluster.spec_of_pod[cluster.order.pods]
+    arrivals = cluster.spec_of_pod[cluster.order.pods].tolist()
     outcome = _empty(len(arrivals))
     begin = time.perf_counter()
     for a, s in enumerate(arrivals):
-        mask = fgd.feasible_nodes(state, s)
-        if mask.any():
-            node = int(np.where(mask, scorer(cluster, int(s), mask), -np.inf).argmax())
-            devices = fgd.choose_devices(fgd.BEST_FIT, state, s, node, 0.0)
+        node, devices = choose(s)
+        outcome.node[a], outcome.devices[a] = node, devices
+        if node >= 0:
             fgd.place(state, s, node, devices)
-            outcome.node[a], outcome.devices[a] = node, devices
         outcome.fragmentation[a] = state.nodes.fragmentation.sum()
     return _result(cluster, outcome, time.perf_counter() - begin)
+
+
+def by_policy(cluster: Cluster, policy: str, seed: int = 0) -> Chooser:
+    """The choice of one of `fgd.POLICIES`; `seed` matters to `random` only."""
+    rng, code, cache = np.random.default_rng(seed), fgd.POLICIES.index(policy), _cache(cluster)
+
+    def choose(s: int) -> tuple[int, int]:
+        return fgd.decide(code, cluster.state, cache, s, rng.random(2))
+
+    return choose
+
+
+def by_scorer(cluster: Cluster, scorer: NodeScorer) -> Chooser:
+    """The choice of a scorer from outside."""
+
+    def choose(s: int) -> tuple[int, int]:
+        mask = fgd.feasible_nodes(cluster.state, s)
+        if not mask.any():
+            return -1, 0
+        node = int(np.where(mask, scorer(cluster, s, mask), -np.inf).argmax())
+        return node, fgd.choose_devices(fgd.BEST_FIT, cluster.state, s, node, 0.0)
+
+    return choose
+
+
+def _cache(cluster: Cluster) -> fgd.ScoreCache:
+    return fgd.empty_cache(len(cluster.state.specs.cpu_milli), len(cluster.state.nodes.version))
 
 
 def _result(cluster: Cluster, outcome: _Outcome, seconds: float) -> Replay:
@@ -241,8 +272,8 @@ def columns(result: Replay) -> tuple[Columns, Columns]:
     it. A column that no arrival hits takes its two neighbours' arrivals.
     """
     total = result.total_gpu_milli
-    arrived = np.round(result.arrived_milli / total * 100)
-    used = np.array([round(x, 2) for x in (result.used_milli / total * 100).tolist()])
+    arrived = np.round(result.arrived_milli / (total // MILLI) / 10)
+    used = np.array([round(x, 2) for x in (result.used_milli / (total // MILLI) / 10).tolist()])
     allocation: Columns = {}
     fragmentation: Columns = {}
     for column in range(round(100 * DEMAND) + 1):
@@ -250,7 +281,7 @@ def columns(result: Replay) -> tuple[Columns, Columns]:
         if not rows.any():
             rows = abs(arrived - column) <= 1
         if rows.any():
-            allocation[str(column)] = round(float(used[rows].mean()), 2)
-            milli = float(result.fragmentation_milli[rows].mean())
-            fragmentation[str(column)] = round(100 * milli / total, 2)
+            allocation[str(column)] = float(np.round(used[rows].mean(), 2))
+            milli = result.fragmentation_milli[rows].mean()
+            fragmentation[str(column)] = float(np.round(100 * milli / MILLI / (total // MILLI), 2))
     return allocation, fragmentation

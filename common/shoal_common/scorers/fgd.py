@@ -321,6 +321,16 @@ def choose_devices(policy: int, state: State, s: int, node: int, draw: float) ->
 
 
 @kernel
+def decide(policy: int, state: State, cache: ScoreCache, s: int, draws: F64) -> tuple[int, int]:
+    """Node and devices for a pod of specification s, (-1, 0) if it fits nowhere; draws [2] in [0, 1)."""
+    refresh(policy, state, cache, s)
+    node = best_node(policy, cache, s, draws[0])
+    if node < 0:
+        return -1, 0
+    return node, choose_devices(policy, state, s, node, draws[1])
+
+
+@kernel
 def place(state: State, s: int, node: int, devices: int) -> None:
     """Bind a pod of a specification to a node and its devices."""
     nodes, specs = state.nodes, state.specs
