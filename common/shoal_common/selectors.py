@@ -6,10 +6,13 @@ Source: apimachinery labels/selector.go and meta/v1/helpers.go, component-helper
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Labels = Mapping[str, str]
+
+INTEGER = re.compile(r"[+-]?[0-9]+")  # stricter than int(): a label may be "1_0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,10 @@ class Requirement:
                 return found is not None and self._compares(found)
 
     def _compares(self, found: str) -> bool:
-        try:
-            left, right = int(found), int(self.values[0])
-        except (ValueError, IndexError):
+        texts = (found, *self.values[:1])
+        if len(texts) < 2 or not all(INTEGER.fullmatch(text) for text in texts):
             return False
+        left, right = map(int, texts)
         return left > right if self.operator == "Gt" else left < right
 
 

@@ -26,6 +26,7 @@ LABELS = {"disk": "ssd", "gen": "4"}
         ("disk", "Lt", ("5",), False),
         ("zone", "Gt", ("0",), False),
         ("gen", "Gt", (), False),
+        ("gen", "Lt", ("1_0",), False),
     ],
 )
 def test_requirements(key: str, operator: str, values: tuple[str, ...], expected: bool) -> None:

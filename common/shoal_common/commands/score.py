@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,9 @@ SCORERS: dict[str, Callable[[], SnapshotScorer]] = {
 }
 """The scorers by name; each imports what it needs when it is asked for."""
 
+ARTIFACT = "shoal_common.scorers.artifact"
+"""The module whose `snapshot_scorer(directory)` turns a policy artifact into a scorer."""
+
 
 def load_scorer(name: str) -> SnapshotScorer:
     """The scorer of this name, or of the policy artifact in this directory.
@@ -85,9 +89,8 @@ def load_scorer(name: str) -> SnapshotScorer:
 
 
 def _artifact(path: Path) -> SnapshotScorer:
-    from shoal_common.scorers.artifact import snapshot_scorer
-
-    return snapshot_scorer(path)
+    load: Callable[[Path], SnapshotScorer] = import_module(ARTIFACT).snapshot_scorer
+    return load(path)
 
 
 app = typer.Typer(add_completion=False)

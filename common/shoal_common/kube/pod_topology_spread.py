@@ -80,12 +80,11 @@ def score_nodes(snapshot: Snapshot, pod: PodRecord, candidates: Sequence[NodeInf
         return None
     need_keys = bool(pod.spread)
     scored = [info for info in candidates if not need_keys or _has_keys(info, constraints)]
+    counted = [info for info in snapshot.infos if not need_keys or _has_keys(info, constraints)]
     raw = dict.fromkeys((info.name for info in scored), 0.0)
     for constraint in constraints:
-        counted = [i for i in snapshot.infos if not need_keys or _has_keys(i, constraints)]
         _add_constraint(raw, constraint, pod, scored, counted)
-    rounded = {name: math.floor(value + 0.5) for name, value in raw.items()}
-    return _normalise(rounded, candidates)
+    return _normalise({name: _round(value) for name, value in raw.items()}, candidates)
 
 
 def _soft_constraints(snapshot: Snapshot, pod: PodRecord) -> list[SpreadConstraint]:
@@ -126,6 +125,12 @@ def _add_constraint(
         if key in info.node.labels:
             count = counts[info.name if key == HOSTNAME else info.node.labels[key]]
             raw[info.name] += count * weight + (constraint.max_skew - 1)
+
+
+def _round(value: float) -> int:
+    """Go's math.Round of a value that is not negative: half away from zero."""
+    fraction, whole = math.modf(value)
+    return int(whole) + (fraction >= 0.5)
 
 
 def _normalise(raw: Mapping[str, int], candidates: Sequence[NodeInfo]) -> list[int]:
