@@ -43,7 +43,7 @@ class Transitions:
         finite = np.isfinite(self.reward).all(-1)
         for name in ("node", "pair", "task", "ctx", "quota"):
             column = getattr(self, name)
-            finite &= np.isfinite(column).reshape(len(self), -1).all(-1)
+            finite &= np.isfinite(column).all(tuple(range(1, column.ndim)))
         return np.flatnonzero(self.closed & (self.next_index >= 0) & finite)
 
 

@@ -6,7 +6,6 @@ The embedded fleets lie in `fleets/`: `default`, `small`, `article`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -163,8 +162,8 @@ class Learning(Section):
     """Fresh decisions that the current policy adds each round; 0 learns from the first log alone."""
     behaviour: Literal["default-random", "default", "random"] = "default-random"
     """Who made the logged decisions: half kube-scheduler's profile and half random covers good and bad."""
-    reward: Literal["leave-one-out", "measured"] = "leave-one-out"
-    """leave-one-out: the twin's counterfactual without the pod. measured: the node's own change, no model."""
+    reward: Literal["leave-one-out", "measurement"] = "leave-one-out"
+    """leave-one-out: the twin's counterfactual without the pod. measurement: the node's own change."""
 
 
 class Privacy(Section):
@@ -206,8 +205,6 @@ class Federation(Section):
     """Weighted mean with clipped public weights."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of clusters asked in each round."""
-    share: Literal["all", "encoders"] = "all"
-    """What leaves: every parameter, or the encoders only (heads stay local). No difference was measured."""
 
 
 class Evaluation(Section):
@@ -254,10 +251,6 @@ class Fleet(Section):
         classes, seconds = self.node_classes(), self.evaluation.episode_seconds
         return tuple(cluster.scenario(classes, seconds) for cluster in self.clusters)
 
-    def digest(self) -> str:
-        """The sha256 of the configuration: a resumed run must have the same."""
-        return hashlib.sha256(self.model_dump_json(by_alias=True).encode()).hexdigest()
-
 
 def embedded() -> list[str]:
     """Names of the fleets that come with the package."""
@@ -294,3 +287,10 @@ def _check_references(fleet: Fleet, path: Path) -> None:
                     f"use one of {', '.join(sorted(known))}",
                 )
                 raise InputError(str(path), f"clusters[{i}].nodes[{j}].class", problem, remedy)
+
+
+def with_overrides(fleet: Fleet, rounds: int | None, no_dp: bool) -> Fleet:
+    """The fleet under the options of one run."""
+    federation = fleet.federation.model_copy(update={"rounds": rounds or fleet.federation.rounds})
+    privacy = fleet.privacy.model_copy(update={"enabled": fleet.privacy.enabled and not no_dp})
+    return fleet.model_copy(update={"federation": federation, "privacy": privacy})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -17,13 +18,19 @@ from shoal_common.reward import TERMS
 from shoal_simulations import figures
 from shoal_simulations.comparison import DEFAULT, gains_against
 
-COLUMNS = (
-    ("utilisation", "utilisation %", 100.0, 1),
-    ("p99_latency_seconds", "P99 latency s", 1.0, 1),
-    ("sla_violations", "SLA missed %", 100.0, 1),
-    ("power_watts_per_node", "W per node", 1.0, 0),
-    ("success_rate", "success %", 100.0, 1),
-    ("objective", "J", 1.0, 3),
+COLUMNS = (  # metric, title on the page, title in a terminal, factor, digits
+    ("utilisation", "utilisation %", "util %", 100.0, 1),
+    ("p99_latency_seconds", "P99 task latency s", "P99 s", 1.0, 0),
+    ("sla_violations", "SLA violated %", "SLA- %", 100.0, 1),
+    ("power_watts_per_node", "power per node W", "W/node", 1.0, 0),
+    ("success_rate", "success %", "done %", 100.0, 1),
+    ("objective", "composite J", "J", 1.0, 3),
+)
+
+
+LEGEND = (
+    "Means over held-out arrivals. SLA-: violated. J: composite, at most 0, larger is better; its gain over "
+    "kube-scheduler's default is paired by seed."
 )
 
 
@@ -33,7 +40,7 @@ def _spread(value: Mapping[str, float], digits: int = 1) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    cells = [f"{row[key]['mean'] * factor:.{digits}f}" for key, _, factor, digits in COLUMNS]
+    cells = [f"{row[key]['mean'] * factor:.{digits}f}" for key, _, _, factor, digits in COLUMNS]
     return [*cells, _spread(row["gain_percent"])]
 
 
@@ -50,14 +57,18 @@ def privacy_sentence(summary: Mapping[str, Any]) -> str:
 def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     """Print one table per cluster, the policy's row in bold, then the privacy in one sentence."""
     for cluster in summary["clusters"]:
-        table = Table(title=f"{cluster['name']} ({cluster['nodes']} nodes)", title_justify="left")
+        title = f"{cluster['name']}, {cluster['nodes']} nodes"
+        table = Table(
+            title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        )
         table.add_column("scorer", no_wrap=True)
-        for _, title, _, _ in COLUMNS:
-            table.add_column(title, justify="right")
+        for _, _, short, _, _ in COLUMNS:
+            table.add_column(short, justify="right", no_wrap=True)
         table.add_column("gain % [95 %]", justify="right", no_wrap=True)
         for name, row in cluster["rows"].items():
             table.add_row(name, *_cells(row), style="bold" if name == summary["policy_row"] else None)
         console.print(table)
+    console.print(LEGEND)
     console.print(privacy_sentence(summary))
 
 
@@ -137,7 +148,7 @@ def _cluster(cluster: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
 
 def _table(cluster: Mapping[str, Any], policy: str) -> str:
-    titles = ["scorer", *(title for _, title, _, _ in COLUMNS), "gain % [95 %]"]
+    titles = ["scorer", *(title for _, title, *_ in COLUMNS), "gain % [95 %]"]
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title in titles)
     rows = []
     for name, row in cluster["rows"].items():

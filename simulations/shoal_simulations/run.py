@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One simulated federation from fleet to summary: run or resume its rounds, compare, write the results.
+
+A run's folder: `run.json` (what decides its result), `server/` (checkpoints), `clusters/NAME/` (a cluster's
+own state and ledger), then `summary.json`, `report.html` and `policy/`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal_common import __version__
+from shoal_common.errors import InputError, ShoalError
+from shoal_common.learners.td3 import TD3
+from shoal_common.observation import schema_hash
+from shoal_common.privacy.config import WATERMARK
+from shoal_common.wire import Arrays
+from shoal_server.events import Ending, Event, Refusal, RoundEnded, RoundRecord
+from shoal_server.events import Outcome as Federated
+from shoal_simulations import engines
+from shoal_simulations.comparison import compare
+from shoal_simulations.evaluation import compare_rows, evaluate, held_out
+from shoal_simulations.experience import VALIDATION_SEED
+from shoal_simulations.report import html
+from shoal_simulations.virtual import TRAINER, Run
+
+POLICY_ROW, UNTRAINED_ROW = "federated", "untrained"
+OWN_FILES = ("run.json", "rewards.jsonl", "server", "clusters", "summary.json", "report.html", "policy")
+VALIDATION_SECONDS = 1_200.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during the rounds: everything up to the last full round is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One finished round, for whoever watches.
+
+    The reward is the composite of the new global model on public validation arrivals: no cluster reports its
+    own. Epsilon is the largest over the clusters; each holds for the cluster's own records.
+    """
+
+    round: int
+    rounds: int
+    reward: float
+    epsilon: float | None
+    seconds: float
+    refused: int
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run is carried out; none of it changes its result."""
+
+    out: Path
+    engine: str = "in-process"
+    workers: int = 1
+    fresh: bool = False
+
+
+def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) -> dict[str, Any]:
+    """Run or resume a federation in `options.out`, compare it and write the results; returns the summary.
+
+    Raises:
+        InputError: the folder holds a run of another configuration.
+        Interrupted: Ctrl-C; the same call goes on at the round that was broken off.
+    """
+    out = options.out
+    _claim(run, options)
+    learner = run.learner()
+    initial = learner.shared_state()
+    journal = _Journal(run, learner, out / "rewards.jsonl", watch)
+    outcome = engines.run(
+        [{"cluster": cluster.name} for cluster in run.fleet.clusters],
+        _run_config(run, out),
+        initial=initial,
+        engine=options.engine,
+        workers=options.workers,
+        sink=journal,
+        stop=threading.Event(),
+    )
+    if outcome.ending is Ending.STOPPED:
+        raise Interrupted(f"stopped after round {outcome.round}; the same command goes on from there")
+    summary = _summary(run, options, outcome, journal.rewards(), initial)
+    _write(out, summary)
+    return summary
+
+
+def _claim(run: Run, options: Options) -> None:
+    """Make the folder this run's, or refuse one that is another's."""
+    out, about = options.out, {"digest": run.digest, "fleet": run.fleet.fleet.name, "seed": run.seed}
+    if options.fresh:
+        _clear(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        known = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else None
+    except (OSError, ValueError) as error:
+        raise InputError(str(out), "--out", f"cannot be used ({error})", "name another folder") from None
+    if known is not None and known != about:
+        problem = (
+            f"holds a run of another configuration (fleet {known.get('fleet')}, seed {known.get('seed')})"
+        )
+        raise InputError(str(out), "--out", problem, "add --fresh to start over, or name another folder")
+    (out / "run.json").write_text(json.dumps(about) + "\n")
+
+
+def _clear(out: Path) -> None:
+    """Remove what a run wrote, and nothing else, from the folder of an earlier run."""
+    if not (out / "run.json").exists():
+        return
+    for name in OWN_FILES:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _run_config(run: Run, out: Path) -> dict[str, bool | int | float | str]:
+    """Flower's run configuration: the server's settings, and what the trainers read."""
+    federation = run.fleet.federation
+    return {
+        **run.config,
+        "rounds": federation.rounds,
+        "fraction": federation.fraction,
+        "min-clusters": len(run.fleet.clusters),
+        "checkpoint-dir": str(out / "server"),
+        "fleet-digest": run.digest,
+        "trainer": TRAINER,
+        "state-dir": str(out / "clusters"),
+    }
+
+
+@final
+class _Journal:
+    """Follows the rounds: measures the new model, tells the watcher, remembers rewards across restarts."""
+
+    def __init__(self, run: Run, learner: TD3, path: Path, watch: Watch) -> None:
+        self._run, self._learner, self._path, self._watch = run, learner, path, watch
+        self._scenarios = [replace(s, seconds=VALIDATION_SECONDS) for s in run.fleet.scenarios()]
+        self._refusals: list[Refusal] = []
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the server."""
+        if isinstance(event, Refusal):
+            self._refusals.append(event)
+        elif isinstance(event, RoundEnded):
+            self._round_ended(event)
+
+    def _round_ended(self, event: RoundEnded) -> None:
+        record = event.record
+        if record.void is not None:
+            reasons = "; ".join(f"{r.cluster}: {r.detail}" for r in self._refusals[-1:])
+            raise ShoalError(
+                f"round {record.round} is void ({record.void}): {reasons or 'no cluster may ship'}"
+            )
+        self._learner.load_shared(_writable(event.arrays))
+        reward = self._reward()
+        with self._path.open("a") as file:
+            file.write(json.dumps({"round": record.round, "reward": reward}) + "\n")
+        epsilon = max(record.epsilon.values(), default=None)
+        rounds = self._run.fleet.federation.rounds
+        self._watch(Progress(record.round, rounds, reward, epsilon, record.seconds, len(record.refused)))
+
+    def _reward(self) -> float:
+        """The composite of the global model on one validation seed, the mean over the clusters."""
+        found = evaluate(self._scenarios, [VALIDATION_SEED], self._run.weights, self._learner)
+        return float(np.mean([outcomes[0].objective for outcomes in found.values()]))
+
+    def rewards(self) -> dict[int, float]:
+        """By round; a round whose reward was lost to a crash is missing."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return {row["round"]: row["reward"] for row in map(json.loads, lines)}
+
+
+def _writable(arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+    """Copies: torch refuses the read-only views that come off the wire."""
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def _summary(
+    run: Run, options: Options, outcome: Federated, rewards: dict[int, float], initial: Arrays
+) -> dict[str, Any]:
+    """The document of summary.json, after the comparison on held-out arrivals."""
+    fleet, privacy = run.fleet, run.privacy()
+    scenarios, seeds = fleet.scenarios(), held_out(fleet.evaluation.seeds)
+    policies = {UNTRAINED_ROW: run.learner(), POLICY_ROW: run.learner()}
+    policies[POLICY_ROW].load_shared(_writable(outcome.arrays))
+    rows = compare_rows(scenarios, seeds, run.weights, policies)
+    history = outcome.history
+    epsilon = max((e for record in history for e in record.epsilon.values()), default=None)
+    return {
+        "shoal": __version__,
+        "fleet": fleet.fleet.name,
+        "run_sha256": run.digest,
+        "seed": run.seed,
+        "rounds": outcome.round,
+        "ending": outcome.ending.value,
+        "engine": options.engine,
+        "workers": options.workers,
+        "schema_hash": schema_hash(),
+        "parameters": sum(int(a.size) for a in outcome.arrays.values()),
+        "parameters_sha256": outcome.sha256,
+        "objective": fleet.fleet.objective.model_dump(),
+        "epsilon": epsilon,
+        "target_epsilon": fleet.privacy.target_epsilon if privacy else None,
+        "delta": privacy.delta if privacy else None,
+        "unit": privacy.unit if privacy else None,
+        "neighbouring": privacy.neighbouring if privacy else None,
+        "noise_multiplier": privacy.sigma if privacy else None,
+        "privacy_note": WATERMARK if privacy else None,
+        "progress": [_progress(record, rewards) for record in history],
+        "seconds_per_round": [record.seconds for record in history],
+        "held_out_seeds": seeds,
+        "policy_row": POLICY_ROW,
+        "clusters": [
+            {"name": s.name, "nodes": len(s.node_rows), "rows": compare(rows[s.name])} for s in scenarios
+        ],
+    }
+
+
+def _progress(record: RoundRecord, rewards: dict[int, float]) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "reward": rewards.get(record.round),
+        "epsilon": max(record.epsilon.values(), default=None),
+        "epsilon_by_cluster": dict(record.epsilon),
+        "seconds": record.seconds,
+        "admitted": list(record.admitted),
+        "refused": dict(record.refused),
+    }
+
+
+def _write(out: Path, summary: dict[str, Any]) -> None:
+    """Write summary and report; each appears as a whole."""
+    for name, text in (
+        ("summary.json", json.dumps(summary, indent=1) + "\n"),
+        ("report.html", html(summary)),
+    ):
+        staging = out / f".{name}"
+        staging.write_text(text, encoding="utf-8")
+        staging.replace(out / name)
