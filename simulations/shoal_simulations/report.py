@@ -19,18 +19,18 @@ from shoal_simulations import figures
 from shoal_simulations.comparison import DEFAULT, gains_against
 
 COLUMNS = (  # metric, title on the page, title in a terminal, factor, digits
-    ("utilisation", "utilisation %", "util %", 100.0, 1),
+    ("utilisation", "utilisation %", "util", 100.0, 1),
     ("p99_latency_seconds", "P99 task latency s", "P99 s", 1.0, 0),
-    ("sla_violations", "SLA violated %", "SLA- %", 100.0, 1),
-    ("power_watts_per_node", "power per node W", "W/node", 1.0, 0),
-    ("success_rate", "success %", "done %", 100.0, 1),
+    ("sla_violations", "SLA violated %", "SLA-", 100.0, 1),
+    ("power_watts_per_node", "power per node W", "W", 1.0, 0),
+    ("success_rate", "success %", "done", 100.0, 1),
     ("objective", "composite J", "J", 1.0, 3),
 )
 
 
 LEGEND = (
-    "Means over held-out arrivals. SLA-: violated. J: composite, at most 0, larger is better; its gain over "
-    "kube-scheduler's default is paired by seed."
+    "Means over held-out arrivals. util, SLA- (violated), done (success) in %; W: power per node. J: composite, "
+    "at most 0, larger is better; its gain over kube-scheduler's default is paired by seed."
 )
 
 
