@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from typing import Final, Protocol, TypeVar, final
@@ -117,11 +117,10 @@ class Layout:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    size: int = field(init=False)  # parameters in all
 
-    @property
-    def size(self) -> int:
-        """Parameters in all."""
-        return sum(math.prod(shape) for shape in self.shapes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(math.prod(shape) for shape in self.shapes))
 
     def unpack(self, vector: F32) -> dict[str, F32]:
         """Views of the vector by name."""
@@ -184,8 +183,9 @@ def _encode(arrays: Arrays) -> tuple[ArrayRecord, str]:
             raise TypeError(f"{name}: only float32 crosses the wire, not {array.dtype}")
         if array.size:
             parts.append(np.ascontiguousarray(array).reshape(-1).data.cast("B"))
-    vector = Array("float32", (layout.size,), _STYPE, b"".join(parts))
-    return ArrayRecord({_VECTOR: vector}), _layout_text(layout)
+    record = ArrayRecord()
+    record[_VECTOR] = Array("float32", (layout.size,), _STYPE, b"".join(parts))
+    return record, _layout_text(layout)
 
 
 def decode_vector(record: ArrayRecord, size: int) -> F32:

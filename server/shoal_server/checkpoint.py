@@ -49,7 +49,7 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write, flush to disk, rename; then drop the oldest ones."""
-        payload = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()})
+        payload = save({name: np.asarray(array, order="C") for name, array in checkpoint.arrays.items()})
         state = {
             "digest": self._digest,
             "round": checkpoint.round,
