@@ -61,9 +61,13 @@ class RoundStore:
         folder = self._folder(round_number)
         if not (folder / _UPDATE).exists():
             return None
-        if json.loads((folder / _META).read_bytes())["run"] != run:
+        if self.run(round_number) != run:
             raise self.another_run()
         return SharedUpdate.from_bytes((folder / _UPDATE).read_bytes())
+
+    def run(self, round_number: int) -> str:
+        """The digest of the run that a stored round belongs to; empty for round 0, which any run may take."""
+        return str(json.loads((self._folder(round_number) / _META).read_bytes())["run"])
 
     def load(self, round_number: int) -> StoredRound:
         """The state at the end of the newest round; its experience comes from `experience`."""

@@ -18,7 +18,7 @@ import sys
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import numpy as np
 
@@ -30,13 +30,13 @@ from shoal_common.reward import ObjectiveWeights
 from shoal_common.transition import Transitions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
     from shoal_common.learners.base import Learner
     from shoal_common.privacy.plan import PrivacyPlan
-    from shoal_common.replay import Replay
+    from shoal_common.replay import Batch, Replay
 
     Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -124,9 +124,9 @@ class LocalTrainer:
             return stored
         self._restore(config)
         begin, end = self._steps, self._steps + self._config.updates
-        self._check_budget(config.round, begin, end)
-        self._round = None
+        self._round = None  # until the round is stored, the disk knows better than the memory
         self._learner.load_shared({name: np.array(array) for name, array in global_state.items()})
+        self._check_budget(config.round, begin, end)
         fresh = self._source.snapshot(config.round)
         self._replay.add(fresh)
         self._learn(config.round)
@@ -146,11 +146,11 @@ class LocalTrainer:
                 f"the state is at round {latest}, the server asks for round {config.round}",
                 "restore the server's checkpoint or start the run in another folder",
             )
+        if self._store.run(latest) not in ("", config.run):
+            raise self._store.another_run()
         if self._round == latest:
             return
         state = self._store.load(latest)
-        if latest > 0 and state.run != config.run:
-            raise self._store.another_run()
         self._learner.load_state_dict(state.learner)
         self._steps = state.steps
         self._replay = type(self._replay)(self._replay.config, self._replay.num_nodes)
@@ -173,7 +173,7 @@ class LocalTrainer:
         for batch in self._batches(round_number, rng):
             self._learner.update(batch)
 
-    def _batches(self, round_number: int, rng: np.random.Generator) -> Any:
+    def _batches(self, round_number: int, rng: np.random.Generator) -> Iterator[Batch]:
         """The round's batches: Poisson draws of the plan, or uniform rows."""
         config, weights = self._config, self._config.weights.array()
         if self._plan is None:

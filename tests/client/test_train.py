@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Local training: what a round does, and that a crash at any point costs nothing but time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from shoal_client.store import RoundStore
+from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
+from shoal_common.errors import BudgetExhausted, InputError, LedgerCorrupt
+from shoal_common.learners.td3 import TD3, TD3Config
+from shoal_common.observation import FC, FN, FP, FT
+from shoal_common.privacy.config import PrivacyConfig
+from shoal_common.privacy.ledger import Ledger
+from shoal_common.privacy.plan import PrivacyPlan
+from shoal_common.replay import Replay, ReplayConfig
+from shoal_common.transition import Transitions
+
+NODES = 4
+PRIVATE = PrivacyConfig(
+    delta=1e-5,
+    clip_norm=1.0,
+    batch=8,
+    units_public=64,
+    critic_steps=40,
+    noise_multiplier=2.0,
+    simulation_seed=1,
+)
+
+
+def _transitions(seed: int, size: int = 24) -> Transitions:
+    rng = np.random.default_rng(seed)
+    return Transitions(
+        node=rng.random((size, NODES, FN)).astype(np.float16),
+        pair=rng.random((size, NODES, FP)).astype(np.float16),
+        task=rng.random((size, FT)).astype(np.float16),
+        ctx=rng.random((size, FC)).astype(np.float16),
+        mask=np.ones((size, NODES, 1), np.bool_),
+        action=rng.integers(0, NODES, size).astype(np.int32),
+        quota=np.ones((size, 2), np.float32),
+        propensity=np.ones(size, np.float32),
+        reward=-rng.random((size, 4)).astype(np.float32),
+        closed=np.ones(size, np.bool_),
+        next_index=np.r_[np.arange(1, size), -1],
+        unit=np.arange(size),
+    )
+
+
+class Source:
+    """Synthetic experience, a function of the round; counts how often it was asked."""
+
+    def __init__(self, size: int = 24) -> None:
+        self.size, self.asked = size, []
+
+    def snapshot(self, round_number: int) -> Transitions:
+        self.asked.append(round_number)
+        return _transitions(round_number, self.size)
+
+
+def _trainer(folder, private=False, source=None, updates=4, privacy=PRIVATE):
+    plan = PrivacyPlan(privacy) if private else None
+    learner = TD3(TD3Config(width=8), seed=3, plan=plan, cluster="a")
+    replay = Replay(ReplayConfig(capacity=200), NODES)
+    config = TrainingConfig(updates=updates, batch=8, candidates=3, seed=5)
+    return LocalTrainer("a", learner, replay, source or Source(), plan, folder, config)
+
+
+def _model():
+    return TD3(TD3Config(width=8), seed=0).shared_state()
+
+
+def _config(number, run="run"):
+    return RoundConfig(number, run, "schema")
+
+
+def _rounds(trainer, last, first=1, model=None):
+    model = _model() if model is None else model
+    for number in range(first, last + 1):
+        update = trainer.round(model, _config(number))
+        model = dict(update.arrays)
+    return update
+
+
+def _ledger(folder):
+    return Ledger(folder / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_round_trains_and_says_what_it_costs(tmp_path, private):
+    update = _trainer(tmp_path, private).round(_model(), _config(1))
+    assert (update.cluster, update.round, update.schema_hash) == ("a", 1, "schema")
+    assert any(not np.array_equal(update.arrays[name], array) for name, array in _model().items())
+    rows = _ledger(tmp_path).rows
+    if not private:
+        assert (update.epsilon, update.unit, update.ledger_head, rows) == (None, "", "", ())
+        return
+    (row,) = rows
+    assert (row.cluster, row.round, row.step_begin, row.step_end, row.steps) == ("a", 1, 0, 4, 6)
+    assert (update.epsilon, update.delta, update.unit) == (row.epsilon_after, 1e-5, "transition")
+    assert update.ledger_head == row.hash
+
+
+def test_read_only_global_arrays_are_no_trouble(tmp_path):
+    model = _model()
+    for array in model.values():
+        array.flags.writeable = False
+    _trainer(tmp_path).round(model, _config(1))
+    assert torch.get_num_threads() == 1  # a trainer's process has one thread
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_stored_update_is_sent_again_and_never_trained_again(tmp_path, private):
+    source = Source()
+    trainer = _trainer(tmp_path, private, source)
+    first = trainer.round(_model(), _config(1))
+    again = trainer.round(_model(), _config(1))
+    other_process = _trainer(tmp_path, private, source).round(_model(), _config(1))
+    assert first.to_bytes() == again.to_bytes() == other_process.to_bytes()
+    assert source.asked == [1]
+    assert len(_ledger(tmp_path).rows) == (1 if private else 0)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_resumed_trainer_equals_an_uninterrupted_one_to_the_bit(tmp_path, private):
+    straight = _rounds(_trainer(tmp_path / "straight", private), 4)
+    half = _rounds(_trainer(tmp_path / "resumed", private), 2)
+    resumed = _rounds(_trainer(tmp_path / "resumed", private), 4, first=3, model=dict(half.arrays))
+    assert resumed.to_bytes() == straight.to_bytes()
+
+
+def test_two_processes_may_take_turns(tmp_path):
+    straight = _rounds(_trainer(tmp_path / "straight", True), 4)
+    one, two = _trainer(tmp_path / "turns", True), _trainer(tmp_path / "turns", True)
+    model = _model()
+    for number, trainer in enumerate((one, two, one, two), start=1):
+        update = trainer.round(model, _config(number))
+        model = dict(update.arrays)
+    assert update.to_bytes() == straight.to_bytes()
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+POINTS = {
+    "learn": ("shoal_common.learners.td3.TD3.update", 0),
+    "charge": ("shoal_common.privacy.ledger.Ledger.charge", 0),
+    "after the charge": ("shoal_client.train.SharedUpdate", 1),
+    "store": ("shoal_client.store.RoundStore.save", 1),
+    "half stored": ("shoal_client.store.np.savez", 1),
+    "before the rename": ("shoal_client.store._sync", 1),
+    "after the rename": ("shoal_client.store.RoundStore._prune", 1),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_anywhere_in_a_round_costs_nothing_but_time(tmp_path, monkeypatch, point):
+    def crash(*_, **__):
+        raise Crash
+
+    straight = _rounds(_trainer(tmp_path / "straight", True), 3)
+    folder = tmp_path / "crashed"
+    trainer = _trainer(folder, True)
+    model = dict(_rounds(trainer, 1).arrays)
+    target, charged = POINTS[point]
+    with monkeypatch.context() as patch:
+        patch.setattr(target, crash)
+        with pytest.raises(Crash):
+            trainer.round(model, _config(2))
+    # written ahead: never below what was released (round 1), at most one round's range above it
+    assert [row.round for row in _ledger(folder).rows] == [1, 2][: 1 + charged]
+    resumed = _rounds(_trainer(folder, True), 3, first=2, model=model)
+    assert resumed.to_bytes() == straight.to_bytes()
+    assert [(row.round, row.step_begin) for row in _ledger(folder).rows] == [(1, 0), (2, 4), (3, 8)]
+
+
+def test_an_exception_does_not_spoil_the_next_round_of_the_same_process(tmp_path, monkeypatch):
+    straight = _rounds(_trainer(tmp_path / "straight"), 2)
+    trainer = _trainer(tmp_path / "again")
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal_client.store.np.savez", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainer.round(_model(), _config(1))
+    assert _rounds(trainer, 2).to_bytes() == straight.to_bytes()
+
+
+def test_a_spent_budget_ends_shipping_and_a_paid_round_can_still_be_finished(tmp_path, monkeypatch):
+    privacy = dataclasses.replace(PRIVATE, critic_steps=8)
+    trainer = _trainer(tmp_path, True, privacy=privacy)
+    model = dict(_rounds(trainer, 1).arrays)
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal_client.store.np.savez", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainer.round(model, _config(2))
+    update = trainer.round(model, _config(2))  # charged before the crash: the budget's last range
+    for number in (3, 4):
+        with pytest.raises(BudgetExhausted):
+            trainer.round(model, _config(number))
+    rows = _ledger(tmp_path).rows
+    assert [row.round for row in rows] == [1, 2]
+    assert update.epsilon == rows[-1].epsilon_after <= privacy.budget * (1 + 1e-9)
+
+
+def test_without_experience_the_model_comes_back_unchanged(tmp_path):
+    update = _trainer(tmp_path, source=Source(0)).round(_model(), _config(1))
+    assert all(np.array_equal(update.arrays[name], array) for name, array in _model().items())
+
+
+def test_without_experience_a_private_cluster_still_adds_its_noise(tmp_path):
+    update = _trainer(tmp_path, True, Source(0)).round(_model(), _config(1))
+    assert any(not np.array_equal(update.arrays[name], array) for name, array in _model().items())
+
+
+def test_state_of_another_run_is_refused(tmp_path):
+    trainer = _trainer(tmp_path)
+    trainer.round(_model(), _config(1))
+    for number in (1, 2):
+        with pytest.raises(InputError, match="another run"):
+            trainer.round(_model(), _config(number, "other"))
+
+
+def test_a_round_that_is_long_past_is_refused(tmp_path):
+    trainer = _trainer(tmp_path)
+    _rounds(trainer, 5)
+    assert trainer.round(_model(), _config(3)).round == 3  # the server may fall back by two checkpoints
+    with pytest.raises(InputError, match="round 5"):
+        trainer.round(_model(), _config(2))
+
+
+def test_a_lost_ledger_is_noticed(tmp_path):
+    trainer = _trainer(tmp_path, True)
+    model = dict(_rounds(trainer, 1).arrays)
+    (tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerCorrupt):
+        _trainer(tmp_path, True).round(model, _config(2))
+
+
+def test_the_learners_state_is_kept_of_the_newest_round_only(tmp_path):
+    _rounds(_trainer(tmp_path), 5)
+    assert [path.parent.name[-1] for path in sorted(tmp_path.glob("*/learner.pt"))] == ["5"]
+    assert [path.parent.name[-1] for path in sorted(tmp_path.glob("*/update.safetensors"))] == list("345")
+    assert len(list(RoundStore(tmp_path).experience())) == 5
