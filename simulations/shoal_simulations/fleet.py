@@ -175,8 +175,8 @@ class Privacy(Section):
     """Noise as a multiple of `clip_norm`. Give this or `target_epsilon`."""
     target_epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
     """Epsilon after all rounds; the noise is calibrated to it. Give this or `noise_multiplier`."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """Probability that the guarantee fails; must lie below 1 / `units_public`."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 2e-6
+    """Probability that the guarantee may fail; below 1 / `units_public`, better below a tenth of it."""
     clip_norm: Positive = 0.2
     """Largest gradient norm of one transition. 0.2: most norms lie below 1; a larger clip only adds noise."""
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1_024

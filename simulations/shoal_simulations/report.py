@@ -29,7 +29,7 @@ COLUMNS = (  # metric, title on the page, title in a terminal, factor, digits
 
 
 LEGEND = (
-    "Means over held-out arrivals. util, SLA- (violated), done (success) in %; W: power per node. J: composite, "
+    "Means over held-out arrivals. util, SLA- (violated), done (success): %; W: power a node; J: composite, "
     "at most 0, larger is better; its gain over kube-scheduler's default is paired by seed."
 )
 

@@ -44,6 +44,7 @@ REMEDIES = {
     "less_than": "give a number below {lt}",
     "less_than_equal": "give at most {le}",
     "literal_error": "use {expected}",
+    "string_pattern_mismatch": "use lower-case letters, digits and dashes",
 }
 
 
