@@ -180,7 +180,8 @@ class LocalGrid(Grid):
         for reply in self._executor.collect():
             if reply.metadata.reply_to_message_id in self._waiting:
                 self._done[reply.metadata.reply_to_message_id] = reply
-        ready = [name for name in message_ids if name in self._done]
+        asked = set(message_ids)
+        ready = [name for name in self._done if name in asked]
         for name in ready:
             del self._waiting[name]
         return [self._done.pop(name) for name in ready]

@@ -115,7 +115,7 @@ def run(
     clients: int = 100,
     parameters: int = 200_000,
 ) -> dict[str, Any]:
-    """Measure both engines. `quick` (about 45 s on two cores, most of it Ray's start): fewer rounds."""
+    """Measure both engines. `quick`: fewer rounds; 20-40 s on two cores, most of it Ray's start."""
     rounds = rounds or (40 if quick else 200)
     ray_rounds = 3 if quick else 10
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -129,7 +129,7 @@ def run(
     return {
         "clients": clients,
         "parameters": parameters,
-        "quick": quick,
+        "note": "quick: fewer rounds of both engines, all clients" if quick else "all rounds",
         "in_process": {
             "rounds": rounds,
             "client_tasks_per_second": rate,
