@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Learner protocol, and what the learners share: losses, exploration over a masked policy, states."""
+"""The Learner protocol, and what the learners share: losses and exploration over a masked policy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from shoal_common.errors import SchemaMismatch
 from shoal_common.observation import Observation
 from shoal_common.replay import Batch
 
@@ -28,6 +27,7 @@ class Acted(NamedTuple):
     action: I64  # [B]
     quota: F32  # [B, 2]
     propensity: F32  # [B]
+    scores: F32 | None = None  # [B, N], the score vector played, for the learner whose action that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +107,3 @@ def explore_policy(
     action = np.where(np.isfinite(total[:, -1]) & (feasible[:, 0] > 0), action, -1)
     chance = mixed[np.arange(len(mask)), np.maximum(action, 0)]
     return action, np.where(action >= 0, chance, 1.0).astype(np.float32)
-
-
-def export_arrays(modules: Mapping[str, nn.Module]) -> Arrays:
-    """Copy the parameters of named modules into float32 arrays, in the modules' order."""
-    return {
-        f"{name}.{key}": value.detach().numpy().astype(np.float32, copy=True)
-        for name, module in modules.items()
-        for key, value in module.state_dict().items()
-    }
-
-
-@torch.no_grad()
-def import_arrays(modules: Mapping[str, nn.Module], arrays: Mapping[str, F32]) -> None:
-    """Copy arrays into the parameters of named modules, in place.
-
-    Raises:
-        SchemaMismatch: names or shapes differ.
-    """
-    mine = {f"{name}.{k}": v for name, module in modules.items() for k, v in module.state_dict().items()}
-    if mine.keys() != arrays.keys():
-        odd = sorted(mine.keys() ^ arrays.keys())
-        raise SchemaMismatch(f"parameters do not match this learner's: {', '.join(odd[:3])}")
-    for key, tensor in mine.items():
-        if tuple(arrays[key].shape) != tuple(tensor.shape):
-            raise SchemaMismatch(f"{key}: shape {tuple(arrays[key].shape)}, here {tuple(tensor.shape)}")
-        tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[key], dtype=np.float32)))

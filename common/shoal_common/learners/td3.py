@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal_common.learners.base import (
     F32,
@@ -39,12 +39,11 @@ from shoal_common.learners.base import (
     Losses,
     clipped_noise,
     explore_policy,
-    export_arrays,
     huber,
-    import_arrays,
     taken,
 )
-from shoal_common.nn.init import build, frozen_view, soft_update, target_copy
+from shoal_common.learners.networks import Networks
+from shoal_common.nn.init import build
 from shoal_common.nn.inputs import Inputs, inputs
 from shoal_common.nn.set_attention import SetActor, SetCritic, masked_softmax
 from shoal_common.observation import Observation
@@ -53,7 +52,7 @@ from shoal_common.scorers.base import Scores, select, taken_quotas
 from shoal_common.scorers.network import NetworkScorer
 
 if TYPE_CHECKING:
-    from shoal_common.privacy.plan import PrivacyPlan, PrivateOptimizer
+    from shoal_common.privacy.plan import PrivacyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,9 @@ class TD3Config:
     """Discount per decision; 0 is a contextual bandit."""
     temperature: float = 1.0
     """T of pi = softmax(logits / T)."""
-    beta: float = 0.05
-    """Weight of the entropy, in units of the scaled advantage."""
+    beta: float = 0.2
+    """Weight of the entropy, in units of the scaled advantage. At 0.05 the softmax saturates on its early
+    favourites and the actor stays behind its critic; what is served is the argmax, so it costs nothing."""
     advantage_scale: float = 0.5
     """A: divides Q in the actor loss. A constant, since the batch's deviation would couple its records."""
     huber_delta: float = 1.0
@@ -110,33 +110,19 @@ class TD3:
     def __init__(
         self, config: TD3Config, seed: int, plan: PrivacyPlan | None = None, cluster: str = ""
     ) -> None:
-        self.config, self.updates, self._plan = config, 0, plan
+        self.config, self.updates = config, 0
         self._generator = torch.Generator().manual_seed(seed)
         width, profiles, bounds = config.width, config.profiles, config.quota_bounds
-        self.actor = build(
+        actor = build(
             lambda: SetActor(width, profiles, bounds), self._generator, ("head.logit", "head.quota")
         )
-        self.critic = build(
-            lambda: SetCritic(width, profiles, bounds is not None), self._generator, ("value",)
-        )
-        self.actor_target, self.critic_target = target_copy(self.actor), target_copy(self.critic)
-        self._critic_frozen = frozen_view(self.critic)
-        self._noise = {part: plan.generator(part, cluster) for part in ("actor", "critic")} if plan else {}
-        self._actor_step, self._actor_optimizer = self._trainable("actor", self.actor)
-        self._critic_step, self._critic_optimizer = self._trainable("critic", self.critic)
-
-    def _trainable(self, part: str, module: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return the module to call when training and its optimiser, both from the plan in private mode."""
-        config = self.config
-        adam = torch.optim.Adam(module.parameters(), config.learning_rate, eps=config.adam_eps, fused=True)
-        if self._plan is None:
-            return module, adam
-        return self._plan.wrap(module), self._plan.optimizer(adam, self._noise[part])
+        critic = build(lambda: SetCritic(width, profiles, bounds is not None), self._generator, ("value",))
+        self.networks = Networks(actor, critic, config.learning_rate, config.adam_eps, plan, cluster)
 
     # ------------------------------------------------------------------------------------------- acting
     def score(self, obs: Observation) -> Scores:
         """Score every candidate: a learner is a Scorer too."""
-        return NetworkScorer(self.actor).score(obs)
+        return NetworkScorer(self.networks.actor).score(obs)
 
     def act(self, obs: Observation, explore: bool, rng: np.random.Generator) -> Acted:
         """Take the best candidate, or explore: sample from pi, some decisions uniformly, noise on quotas."""
@@ -186,10 +172,10 @@ class TD3:
         if self.config.gamma == 0.0 or batch.obs_t1 is None:
             return reward
         config, seen = self.config, inputs(batch.obs_t1)
-        logits, quotas = self.actor_target(*seen)
+        logits, quotas = self.networks.actor_target(*seen)
         logits = logits + clipped_noise(logits, config.policy_noise, config.noise_clip, self._generator)
         policy = masked_softmax(logits / config.temperature, seen.mask)
-        values = self.critic_target(*seen, self._smoothed(quotas)).amin(dim=-1)
+        values = self.networks.critic_target(*seen, self._smoothed(quotas)).amin(dim=-1)
         expected = (policy * values).flatten(1).sum(dim=1) * seen.mask.flatten(1).any(dim=1)
         discounted: Tensor = config.gamma * torch.from_numpy(batch.discount) * expected
         return reward + discounted
@@ -210,101 +196,66 @@ class TD3:
         if self.config.quota_bounds is not None:
             shape = (*seen.mask.shape, 2)
             quota = torch.from_numpy(batch.quota)[:, None, None, :].expand(shape)
-        values = taken(self._critic_step(*seen, quota), torch.from_numpy(batch.action))  # [M, 2]
+        values = taken(
+            self.networks.training["critic"](*seen, quota), torch.from_numpy(batch.action)
+        )  # [M, 2]
         per_sample = huber(values - target[:, None], self.config.huber_delta).sum(dim=1)
         loss = (per_sample * weight).sum()
-        self._step(self._critic_optimizer, loss, count)
+        self.networks.step("critic", loss, count)
         return float(loss.detach()), float((values.detach()[:, 0] * weight).sum())
 
     def _update_actor(self, seen: Inputs, weight: Tensor, count: int) -> tuple[float, float]:
         """Climb the first twin under the entropy bonus; returns mean loss and mean entropy."""
         config = self.config
-        logits, quotas = self._actor_step(*seen)
+        logits, quotas = self.networks.training["actor"](*seen)
         policy = masked_softmax(logits / config.temperature, seen.mask)
         with torch.no_grad():
-            value = self._critic_frozen(*seen, quotas.detach())[..., 0]
+            value = self.networks.critic_frozen(*seen, quotas.detach())[..., 0]
         entropy = -(policy * torch.log(policy.clamp_min(1e-20))).flatten(1).sum(dim=1)
         gain = (policy * value).flatten(1).sum(dim=1)
         if config.quota_bounds is not None:
             gain = gain + (quotas * self._quota_gradient(seen, quotas, policy)).flatten(1).sum(dim=1)
         loss = ((-gain / config.advantage_scale - config.beta * entropy) * weight).sum()
-        self._step(self._actor_optimizer, loss, count)
+        self.networks.step("actor", loss, count)
         size = max(count, 1)
         return float(loss.detach()) / size, float((entropy.detach() * weight).sum()) / size
 
     def _quota_gradient(self, seen: Inputs, quotas: Tensor, policy: Tensor) -> Tensor:
         """dQ_1/dx weighted by pi, as a constant [M, K, P, 2]: the deterministic policy gradient."""
         played = quotas.detach().requires_grad_(True)
-        value = (self._critic_frozen(*seen, played)[..., 0] * policy.detach()).sum()
+        value = (self.networks.critic_frozen(*seen, played)[..., 0] * policy.detach()).sum()
         gradient: Tensor = torch.autograd.grad(value, played)[0]
         return gradient
-
-    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor, count: int) -> None:
-        """Step on the mean loss; in private mode on the sum, whatever it holds."""
-        if self._plan is None and count == 0:
-            return
-        optimizer.zero_grad()
-        (loss if self._plan is not None else loss / count).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
 
     def _update_without_rows(self) -> Losses:
         """Step on noise alone in private mode (a release like any other); only the targets move else."""
         self.updates += 1
         due = self.updates % self.config.actor_every == 0
-        optimizers = [self._critic_optimizer, self._actor_optimizer][: 1 + due]
-        if self._plan is not None:
-            for optimizer in optimizers:
-                self._plan.noise_step(cast("PrivateOptimizer", optimizer))
+        self.networks.step_without_rows("critic")
         if due:
+            self.networks.step_without_rows("actor")
             self._update_targets()
         return Losses(0.0, None, None, 0.0, 0.0, 0)
 
     def _update_targets(self) -> None:
         if self.config.gamma > 0.0:
-            tau = self.config.tau
-            soft_update(list(self.actor_target.parameters()), list(self.actor.parameters()), tau)
-            soft_update(list(self.critic_target.parameters()), list(self.critic.parameters()), tau)
+            self.networks.update_targets(self.config.tau)
 
-    # ------------------------------------------------------------------------------------------- states
     def shared_state(self) -> Arrays:
         """Parameters of actor and critic, in a fixed order."""
-        return export_arrays({"actor": self.actor, "critic": self.critic})
+        return self.networks.shared_state()
 
     def load_shared(self, arrays: Mapping[str, F32]) -> None:
-        """Take over averaged parameters; the targets start from them, Adam's moments stay.
-
-        Raises:
-            SchemaMismatch: names or shapes differ.
-        """
-        import_arrays({"actor": self.actor, "critic": self.critic}, arrays)
-        self.actor_target.load_state_dict(self.actor.state_dict())
-        self.critic_target.load_state_dict(self.critic.state_dict())
+        """Take over averaged parameters; the targets start from them, Adam's moments stay."""
+        self.networks.load_shared(arrays)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to continue to the bit: networks, targets, Adam's moments, generators, counter."""
-        plan = self._plan
-        return {
-            "actor": self.actor.state_dict(),
-            "critic": self.critic.state_dict(),
-            "actor_target": self.actor_target.state_dict(),
-            "critic_target": self.critic_target.state_dict(),
-            "actor_optimizer": self._actor_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "generator": self._generator.get_state(),
-            "noise": {part: plan.generator_state(g) for part, g in self._noise.items()} if plan else {},
-            "updates": self.updates,
-        }
+        """Everything to continue to the bit: networks, targets, moments, generators, counter."""
+        own = {"generator": self._generator.get_state(), "updates": self.updates}
+        return {"networks": self.networks.state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self.actor.load_state_dict(state["actor"])
-        self.critic.load_state_dict(state["critic"])
-        self.actor_target.load_state_dict(state["actor_target"])
-        self.critic_target.load_state_dict(state["critic_target"])
-        self._actor_optimizer.load_state_dict(state["actor_optimizer"])
-        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self.networks.load_state_dict(state["networks"])
         self._generator.set_state(state["generator"])
-        for part, generator in self._noise.items():
-            if self._plan is not None:
-                self._plan.restore_generator(generator, state["noise"][part])
         self.updates = int(state["updates"])

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 
 Module = TypeVar("Module", bound=nn.Module)
 
+HE = math.sqrt(6)
 FINAL_SCALE = 0.01  # of the last layers: the first policy is near uniform, the first values near 0
 
 
 def build(make: Callable[[], Module], generator: torch.Generator, final: tuple[str, ...]) -> Module:
     """Make a module and draw its weights from `generator`; torch's global generator is not touched.
 
-    Linear layers get torch's own default (uniform within 1 / sqrt(fan in)), embeddings a normal of standard
-    deviation 0.1; the layers whose names end in one of `final` are scaled down by FINAL_SCALE.
+    Linear layers get He et al.'s uniform (arXiv:1502.01852): within sqrt(6 / fan in), which at these small
+    widths learns several times faster than torch's default; biases within 1 / sqrt(fan in); embeddings a
+    normal of standard deviation 0.1. Layers whose names end in one of `final` are scaled down by FINAL_SCALE.
     """
     with torch.device("meta"):
         module = make()
@@ -29,7 +31,7 @@ def build(make: Callable[[], Module], generator: torch.Generator, final: tuple[s
         if isinstance(layer, nn.Linear):
             scale = FINAL_SCALE if name.endswith(final) else 1.0
             bound = scale / math.sqrt(layer.in_features)
-            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+            nn.init.uniform_(layer.weight, -HE * bound, HE * bound, generator=generator)
             if layer.bias is not None:
                 nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
         elif isinstance(layer, nn.Embedding):
