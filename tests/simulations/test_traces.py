@@ -111,6 +111,7 @@ BROKEN = [
     ("too few fields", edit(NODES, ",0,\n", "\n"), 3, "gpu"),
     ("too many fields", edit(NODES, "P100", "P100,x"), 2, "model"),
     ("not a number", edit(PODS, "16384", "16Gi"), 2, "memory_mib"),
+    ("grouped digits", edit(PODS, "p0,12000", "p0,12_000"), 2, "cpu_milli"),
     ("negative", edit(PODS, "p0,12000", "p0,-1"), 2, "cpu_milli"),
     ("more than a device", edit(PODS, ",460,", ",1460,"), 2, "gpu_milli"),
     ("share of two devices", edit(PODS, ",1,460,", ",2,460,"), 2, "gpu_milli"),

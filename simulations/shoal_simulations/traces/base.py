@@ -123,7 +123,7 @@ class Row:
         """
         value = self.values[self.columns[column]]
         try:
-            number = int(value)
+            number = int(value.replace("_", "?"))  # Python's own digit grouping is no CSV
         except ValueError:
             raise self.error(column, f"{value!r} is no whole number", "write digits only") from None
         if not low <= number <= high:
@@ -138,7 +138,7 @@ class Row:
         """
         value = self.values[self.columns[column]]
         try:
-            number = float(value)
+            number = float(value.replace("_", "?"))
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
@@ -168,8 +168,8 @@ def open_text(path: Path) -> TextIO:
     if not path.is_file():
         raise InputError(str(path), "file", "does not exist", "check the path")
     if path.suffix == ".gz":
-        return TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def lines(path: Path) -> Iterator[tuple[int, list[str]]]:
