@@ -120,12 +120,14 @@ class Ledger:
             recorded = _row(known, self._chain.path)
             if _statement(recorded) != _statement(row):
                 raise LedgerCorrupt(f"{self._chain.path}: {row.key} is already charged with other parameters")
+            self._chain.append(row.key, known.body)  # waits until it is on disk
             return recorded
         after = accountant.epsilon([*(past.segment for past in self._rows), row.segment], row.delta)
         body = _statement(row) | {"epsilon_after": after}
-        recorded = _row(self._chain.append(row.key, body), self._chain.path)
-        self._rows.append(recorded)
-        return recorded
+        record = self._chain.append(row.key, body)
+        fresh = self._chain.records[len(self._rows) :]  # more than one if another process charged meanwhile
+        self._rows += [_row(each, self._chain.path) for each in fresh]
+        return _row(record, self._chain.path)
 
     def check(self, plan: _Plan, step_begin: int, step_end: int) -> float:
         """Epsilon after these critic steps, asked before they are taken.
@@ -174,7 +176,8 @@ def _validate(row: LedgerRow) -> None:
     kinds = {"str": str, "int": int, "float": int | float, "bool": bool}
     for field in fields(row):
         value = getattr(row, field.name)
-        if not isinstance(value, kinds[str(field.type)]):
+        kind = kinds[str(field.type)]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError("ledger row", field.name, f"{value!r} is not {field.type}", "give one")
     sane = {
         "sample_rate": 0 < row.sample_rate <= 1,

@@ -57,6 +57,8 @@ class SharedUpdate:
         if self.releases != ():
             raise _wrong("releases", "has entries, which this version cannot account for")
         _check_guarantee(self.epsilon, self.delta, self.ledger_head)
+        if not isinstance(self.arrays, Mapping):
+            raise _wrong("arrays", "is not a mapping of names to arrays")
         object.__setattr__(self, "arrays", {name: _parameter(name, a) for name, a in self.arrays.items()})
 
     def to_bytes(self) -> bytes:
@@ -108,7 +110,11 @@ def _header(data: bytes) -> dict[str, Any]:
 def _check_guarantee(epsilon: float | None, delta: float | None, ledger_head: str) -> None:
     if epsilon is None:
         return
-    if not isinstance(epsilon, int | float) or not (math.isfinite(epsilon) and epsilon >= 0):
+    if (
+        isinstance(epsilon, bool)
+        or not isinstance(epsilon, int | float)
+        or not (math.isfinite(epsilon) and epsilon >= 0)
+    ):
         raise _wrong("epsilon", "is not a finite number from 0")
     if not isinstance(delta, int | float) or not 0 < delta < 1:
         raise _wrong("delta", "is not between 0 and 1")
