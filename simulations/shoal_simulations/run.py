@@ -71,15 +71,35 @@ class Options:
     fresh: bool = False
 
 
-def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) -> dict[str, Any]:
-    """Run or resume a federation in `options.out`, compare it and write the results; returns the summary.
+def claim(run: Run, options: Options) -> None:
+    """Make `options.out` this run's folder.
 
     Raises:
-        InputError: the folder holds a run of another configuration.
+        InputError: it holds a run of another configuration, or cannot be a folder.
+    """
+    out, about = options.out, {"digest": run.digest, "fleet": run.fleet.fleet.name, "seed": run.seed}
+    if options.fresh:
+        _clear(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        known = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else None
+    except (OSError, ValueError) as error:
+        raise InputError(str(out), "--out", f"cannot be used ({error})", "name another folder") from None
+    if known is not None and known != about:
+        problem = (
+            f"holds a run of another configuration (fleet {known.get('fleet')}, seed {known.get('seed')})"
+        )
+        raise InputError(str(out), "--out", problem, "add --fresh to start over, or name another folder")
+    (out / "run.json").write_text(json.dumps(about) + "\n")
+
+
+def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) -> dict[str, Any]:
+    """Run or resume a federation in a folder that `claim` made its own; write and return the summary.
+
+    Raises:
         Interrupted: Ctrl-C; the same call goes on at the round that was broken off.
     """
     out = options.out
-    _claim(run, options)
     learner = run.learner()
     initial = learner.shared_state()
     journal = _Journal(run, learner, out / "rewards.jsonl", watch)
@@ -97,24 +117,6 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     summary = _summary(run, options, outcome, journal.rewards(), initial)
     _write(out, summary)
     return summary
-
-
-def _claim(run: Run, options: Options) -> None:
-    """Make the folder this run's, or refuse one that is another's."""
-    out, about = options.out, {"digest": run.digest, "fleet": run.fleet.fleet.name, "seed": run.seed}
-    if options.fresh:
-        _clear(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        known = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else None
-    except (OSError, ValueError) as error:
-        raise InputError(str(out), "--out", f"cannot be used ({error})", "name another folder") from None
-    if known is not None and known != about:
-        problem = (
-            f"holds a run of another configuration (fleet {known.get('fleet')}, seed {known.get('seed')})"
-        )
-        raise InputError(str(out), "--out", problem, "add --fresh to start over, or name another folder")
-    (out / "run.json").write_text(json.dumps(about) + "\n")
 
 
 def _clear(out: Path) -> None:

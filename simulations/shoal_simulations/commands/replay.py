@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +50,6 @@ def replay(
 
     node_trace, pod_trace = read_nodes(nodes), read_pods(pods)
     tie_order = _order(node_trace, pod_trace, order, key, seed)
-    print(f"{len(pod_trace)} pods, {len(node_trace)} nodes, scorer {scorer}", file=sys.stderr)
     if lifetimes:
         few = replace(tie_order, nodes=tie_order.nodes[: max(1, round(share * len(node_trace)))])
         report = _online(node_trace, pod_trace, few, scorer, seed)

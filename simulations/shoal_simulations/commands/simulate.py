@@ -59,14 +59,15 @@ def simulate(
     from rich.console import Console
 
     from shoal_simulations.report import print_comparison
-    from shoal_simulations.run import Options, run_federation
+    from shoal_simulations.run import Options, claim, run_federation
     from shoal_simulations.virtual import Run
 
-    run = Run(chosen, seed)
+    run, options = Run(chosen, seed), Options(out, engine.value, workers, fresh)
+    claim(run, options)
     errors = Console(stderr=True)
     errors.print(_headline(run), highlight=False)
     with _Rounds(errors, chosen.federation.rounds) as watch:
-        summary = run_federation(run, Options(out, engine.value, workers, fresh), watch)
+        summary = run_federation(run, options, watch)
     if as_json:
         print(json.dumps(summary))
         return

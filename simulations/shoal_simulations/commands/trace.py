@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +58,6 @@ def check(path: TRACE, as_json: JSON = False) -> None:
     """Read every row of a trace; a bad one is named by file, line and column (exit code 2)."""
     from shoal_simulations.traces.catalogue import read
 
-    print(f"reading {path}", file=sys.stderr)
     found, trace = read(path)
     if as_json:
         print(json.dumps({"path": str(path), "format": found.name, "rows": len(trace), "valid": True}))
@@ -73,7 +71,6 @@ def info(path: TRACE, as_json: JSON = False) -> None:
     from shoal_simulations.traces.base import NodeTrace
     from shoal_simulations.traces.catalogue import read
 
-    print(f"reading {path}", file=sys.stderr)
     found, trace = read(path)
     body = _nodes(trace) if isinstance(trace, NodeTrace) else _pods(trace)
     report = {"path": str(path), "format": found.name, "licence": found.licence, **body}
