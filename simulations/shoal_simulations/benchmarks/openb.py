@@ -8,6 +8,7 @@ draws are Go's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -62,14 +63,21 @@ def orders(path: Path) -> list[str]:
         return sorted(name.removesuffix("_pods") for name in archive.files if name.endswith("_pods"))
 
 
-def run(nodes_dir: Path, expected_dir: Path, quick: bool = False) -> dict[str, Any]:
+def run(
+    nodes_dir: Path | None = None, expected_dir: Path | None = None, quick: bool = False
+) -> dict[str, Any]:
     """Replay every (workload, seed) that has an order under every deterministic policy and compare.
 
     Args:
-        nodes_dir: folder with openb_node_list_gpu_node.csv and the pod lists.
-        expected_dir: folder with the two published tables and go_order.npz.
+        nodes_dir: folder with openb_node_list_gpu_node.csv and the pod lists; default $SHOAL_DATA/openb.
+        expected_dir: folder with the two published tables and go_order.npz; default
+            $SHOAL_DATA/fgd_expected.
         quick: only QUICK_KEYS.
+
+    Raises:
+        InputError: a folder is neither given nor found, or a file is broken.
     """
+    nodes_dir, expected_dir = nodes_dir or _data("openb"), expected_dir or _data("fgd_expected")
     cells = list(compare(nodes_dir, expected_dir, QUICK_KEYS if quick else None))
     speed = {p: median(c["pods_per_s"] for c in cells if c["policy"] == p) for p in PUBLISHED_NAMES}
     return {
@@ -81,6 +89,18 @@ def run(nodes_dir: Path, expected_dir: Path, quick: bool = False) -> dict[str, A
         "peer": {"name": "openb simulator (Go, 2 vCPU)", "pods_per_s": PEER_PODS_PER_S},
         "ratio": speed["fgd"] / PEER_PODS_PER_S,
     }
+
+
+def _data(folder: str) -> Path:
+    """A folder of the traces' folder.
+
+    Raises:
+        InputError: SHOAL_DATA is not set.
+    """
+    base = os.environ.get("SHOAL_DATA")
+    if not base:
+        raise InputError("SHOAL_DATA", folder, "is not set", "point it to the folder that holds the traces")
+    return Path(base) / folder
 
 
 def compare(
