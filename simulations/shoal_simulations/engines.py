@@ -22,6 +22,7 @@ from shoal_simulations.grid import Executor, Host, LocalGrid, NodeConfig, Serial
 from shoal_simulations.shards import Shards
 
 ENGINES: Final = ("in-process", "ray")
+_STOP_SECONDS: Final = 10.0  # for the ServerApp's thread to notice
 
 
 @final
@@ -130,6 +131,7 @@ def _run_ray(
 
     bound = ServerApp()
     failure: list[BaseException] = []
+    ended = threading.Event()
 
     @bound.main()
     def main(grid: Grid, _: Context) -> None:
@@ -138,6 +140,8 @@ def _run_ray(
         except BaseException as error:
             failure.append(error)  # Flower would wrap it; the caller gets the one line it was
             raise
+        finally:
+            ended.set()
 
     try:
         run_simulation(
@@ -151,6 +155,7 @@ def _run_ray(
         )
     except KeyboardInterrupt:
         stop.set()
+        ended.wait(_STOP_SECONDS)
     except Exception:
         if failure:
             raise failure[0] from None

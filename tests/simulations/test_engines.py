@@ -171,3 +171,44 @@ print(run(clusters, config, initial=toy_trainers.initial(), engine="ray", worker
     outcome = run([{"cluster": "a"}, {"cluster": "b"}], {**WALK, "rounds": 2}, initial=toy_trainers.initial())
     assert outcome.ending == Ending.COMPLETED
     assert done.stdout.split()[-1] == outcome.sha256
+
+
+RAY_PARENT = """
+import os, signal, toy_trainers
+from shoal_server.events import RoundEnded
+from shoal_simulations.engines import run
+
+def interrupt(event):
+    if isinstance(event, RoundEnded):
+        os.kill(os.getpid(), signal.SIGINT)
+
+config = {"rounds": 1000, "trainer": "toy_trainers:walk"}
+outcome = run([{"cluster": "a"}], config, initial=toy_trainers.initial(), engine="ray", sink=interrupt)
+print(outcome.ending)
+"""
+
+
+@pytest.mark.e2e
+def test_ctrl_c_under_flowers_engine_stops_the_run_and_leaves_nobody(tmp_path):
+    mark = f"SHOAL_TEST_MARK={tmp_path.name}-{os.getpid()}"
+    name, _, value = mark.partition("=")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), name: value}
+    command = [sys.executable, "-c", RAY_PARENT]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=180, check=False)
+    assert done.stdout.split()[-1] == "stopped", done.stderr[-2000:]
+    deadline = time.monotonic() + 10
+    while _marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert _marked(mark) == []
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes that inherited our environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
