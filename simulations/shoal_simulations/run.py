@@ -22,6 +22,7 @@ from shoal_common import __version__
 from shoal_common.errors import InputError, ShoalError
 from shoal_common.learners.td3 import TD3
 from shoal_common.observation import schema_hash
+from shoal_common.policy import PolicyArtifact, Privacy
 from shoal_common.privacy.config import WATERMARK
 from shoal_common.wire import Arrays
 from shoal_server.events import Ending, Event, Refusal, RoundEnded, RoundRecord
@@ -101,12 +102,11 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     """
     out = options.out
     learner = run.learner()
-    initial = learner.shared_state()
     journal = _Journal(run, learner, out / "rewards.jsonl", watch)
     outcome = engines.run(
         [{"cluster": cluster.name} for cluster in run.fleet.clusters],
         _run_config(run, out),
-        initial=initial,
+        initial=learner.shared_state(),
         engine=options.engine,
         workers=options.workers,
         sink=journal,
@@ -114,9 +114,29 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     )
     if outcome.ending is Ending.STOPPED:
         raise Interrupted(f"stopped after round {outcome.round}; the same command goes on from there")
-    summary = _summary(run, options, outcome, journal.rewards(), initial)
+    policy = run.learner()
+    policy.load_shared(_writable(outcome.arrays))
+    summary = _summary(run, options, outcome, journal.rewards(), policy)
+    summary["policy_digest"] = _save_policy(out / "policy", policy, summary)
     _write(out, summary)
     return summary
+
+
+def _save_policy(directory: Path, policy: TD3, summary: dict[str, Any]) -> str:
+    """Write the artifact; returns its digest."""
+    names = ("fleet", "seed", "rounds", "run_sha256", "parameters_sha256")
+    privacy = None
+    if summary["epsilon"] is not None:
+        privacy = Privacy(
+            epsilon=summary["epsilon"],
+            delta=summary["delta"],
+            unit=summary["unit"],
+            neighbouring=summary["neighbouring"],
+            simulation=True,
+        )
+    provenance = {"learner": "td3"} | {name: summary[name] for name in names}
+    artifact = PolicyArtifact.save(directory, policy.networks.actor, provenance, privacy)
+    return str(artifact.manifest["digest"])
 
 
 def _clear(out: Path) -> None:
@@ -194,13 +214,12 @@ def _writable(arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _summary(
-    run: Run, options: Options, outcome: Federated, rewards: dict[int, float], initial: Arrays
+    run: Run, options: Options, outcome: Federated, rewards: dict[int, float], policy: TD3
 ) -> dict[str, Any]:
     """The document of summary.json, after the comparison on held-out arrivals."""
     fleet, privacy = run.fleet, run.privacy()
     scenarios, seeds = fleet.scenarios(), held_out(fleet.evaluation.seeds)
-    policies = {UNTRAINED_ROW: run.learner(), POLICY_ROW: run.learner()}
-    policies[POLICY_ROW].load_shared(_writable(outcome.arrays))
+    policies = {UNTRAINED_ROW: run.learner(), POLICY_ROW: policy}
     rows = compare_rows(scenarios, seeds, run.weights, policies)
     history = outcome.history
     epsilon = max((e for record in history for e in record.epsilon.values()), default=None)
