@@ -45,6 +45,8 @@ class Nodes(NamedTuple):
     gpu_count: I64  # [N] devices
     model: I64  # [N] bit of the GPU model; 0 without
     classes: I64  # [N, G + 1] GPU pods running: share pods in column 0, k-device pods in column k
+    pods: I64  # [N] pods running
+    gpu_pods_cpu: I64  # [N] milli-CPU of the GPU pods running
     fragmentation: F64  # [N] milli-GPU, see fragmentation.py
     version: I64  # [N] counts the changes of a node
 
@@ -75,6 +77,8 @@ def empty_nodes(cpu_milli: I64, memory_mib: I64, gpu_count: I64, model: I64) -> 
         gpu_count.astype(np.int64),
         model.astype(np.int64),
         np.zeros((n, width + 1), dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
         np.zeros(n),
         np.zeros(n, dtype=np.int64),
     )
@@ -339,6 +343,8 @@ def place(state: State, s: int, node: int, devices: int) -> None:
     if specs.num_gpu[s] > 0:
         allocate(nodes.gpu_left[node], devices, specs.gpu_milli[s])
         nodes.classes[node, gpu_class(specs.gpu_milli[s], specs.num_gpu[s])] += 1
+        nodes.gpu_pods_cpu[node] += specs.cpu_milli[s]
+    nodes.pods[node] += 1
     update(state, node)
 
 
@@ -351,6 +357,8 @@ def remove(state: State, s: int, node: int, devices: int) -> None:
     if specs.num_gpu[s] > 0:
         free(nodes.gpu_left[node], devices, specs.gpu_milli[s])
         nodes.classes[node, gpu_class(specs.gpu_milli[s], specs.num_gpu[s])] -= 1
+        nodes.gpu_pods_cpu[node] -= specs.cpu_milli[s]
+    nodes.pods[node] -= 1
     update(state, node)
 
 

@@ -35,7 +35,10 @@ app = typer.Typer(add_completion=False)
 def replay(
     nodes: Annotated[Path, typer.Option(help="Node list (openb CSV).")],
     pods: Annotated[Path, typer.Option(help="Pod list (openb CSV).")],
-    scorer: Annotated[str, typer.Option(help="fgd, bestfit, dotprod, gpupacking, gpuclustering or random.")],
+    scorer: Annotated[
+        str,
+        typer.Option(help="fgd, bestfit, dotprod, gpupacking, gpuclustering, random or a policy artifact."),
+    ],
     order: Annotated[Path | None, typer.Option(help="Arrival and tie orders (.npz).")] = None,
     key: Annotated[str | None, typer.Option(help="Which order of the file, such as default_42.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn order and of the random scorer.")] = 0,
@@ -74,17 +77,22 @@ def _order(nodes: NodeTrace, pods: PodTrace, path: Path | None, key: str | None,
 
 
 def _chooser(cluster: Cluster, scorer: str, seed: int) -> Chooser:
-    """The choice behind a scorer's name.
+    """The choice behind a scorer's name or a policy artifact's directory.
 
     Raises:
         InputError: there is no such scorer.
     """
     from shoal_common.scorers.fgd import POLICIES
-    from shoal_simulations.openb import by_policy
+    from shoal_simulations.openb import by_policy, by_scorer
 
     if scorer in POLICIES:
         return by_policy(cluster, scorer, seed)
-    raise InputError("--scorer", scorer, "there is no such scorer", f"use one of {', '.join(POLICIES)}")
+    if Path(scorer).is_dir():
+        from shoal_simulations.openb_policy import PolicyOnOpenb
+
+        return by_scorer(cluster, PolicyOnOpenb(cluster, Path(scorer)))
+    remedy = f"use one of {', '.join(POLICIES)} or the directory of a policy artifact"
+    raise InputError("--scorer", scorer, "there is no such scorer", remedy)
 
 
 def _arrivals(nodes: NodeTrace, pods: PodTrace, order: Order, scorer: str, seed: int) -> dict[str, Any]:
