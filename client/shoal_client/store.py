@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class StoredRound:
     steps: int
     update: SharedUpdate | None
     experience: Transitions | None
-    learner: dict[str, Any]
+    learner: bytes  # in torch's format; this module needs no torch
     ledger_head: str | None = None
 
 
@@ -71,12 +71,9 @@ class RoundStore:
 
     def load(self, round_number: int) -> StoredRound:
         """The state at the end of the newest round; its experience comes from `experience`."""
-        import torch
-
         folder = self._folder(round_number)
         meta = json.loads((folder / _META).read_bytes())
-        # our own file, and optimiser states hold more than tensors
-        learner = torch.load(folder / _LEARNER, weights_only=False)
+        learner = (folder / _LEARNER).read_bytes()
         return StoredRound(round_number, meta["run"], meta["steps"], None, None, learner, meta["ledger_head"])
 
     def experience(self) -> Iterator[Transitions]:
@@ -88,12 +85,10 @@ class RoundStore:
 
     def save(self, state: StoredRound) -> None:
         """Write a round; when this returns it is on disk as a whole."""
-        import torch
-
         staging = self.directory / ".staging"
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
-        torch.save(state.learner, staging / _LEARNER)
+        (staging / _LEARNER).write_bytes(state.learner)
         head = None
         if state.update is not None:
             (staging / _UPDATE).write_bytes(state.update.to_bytes())

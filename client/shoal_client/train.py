@@ -17,8 +17,9 @@ import ctypes
 import sys
 import zlib
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
@@ -112,7 +113,7 @@ class LocalTrainer:
         self._round: int | None = None  # the round whose end the memory holds; None: not to be trusted
         self._steps = 0
         if self._store.latest() is None:
-            self._store.save(StoredRound(0, "", 0, None, None, learner.state_dict()))
+            self._store.save(StoredRound(0, "", 0, None, None, _pickled(learner)))
 
     def round(self, global_state: Arrays, config: RoundConfig) -> SharedUpdate:
         """Train `config.round`, or return its stored update.
@@ -131,7 +132,7 @@ class LocalTrainer:
         self._replay.add(fresh)
         self._learn(config.round)
         update = self._charge(config, begin, end)
-        state = StoredRound(config.round, config.run, end, update, fresh, self._learner.state_dict())
+        state = StoredRound(config.round, config.run, end, update, fresh, _pickled(self._learner))
         self._store.save(state)
         self._round, self._steps = config.round, end
         return update
@@ -151,7 +152,7 @@ class LocalTrainer:
         if self._round == latest:
             return
         state = self._store.load(latest)
-        self._learner.load_state_dict(state.learner)
+        self._learner.load_state_dict(_unpickled(state.learner))
         self._steps = state.steps
         self._replay = type(self._replay)(self._replay.config, self._replay.num_nodes)
         for transitions in self._store.experience():
@@ -195,6 +196,22 @@ class LocalTrainer:
         return SharedUpdate(
             self._cluster, config.round, config.schema_hash, arrays, head, epsilon, delta, unit
         )
+
+
+def _pickled(learner: Learner) -> bytes:
+    import torch
+
+    buffer = BytesIO()
+    torch.save(learner.state_dict(), buffer)
+    return buffer.getvalue()
+
+
+def _unpickled(state: bytes) -> dict[str, Any]:
+    import torch
+
+    # our own file, and optimiser states hold more than tensors
+    learner: dict[str, Any] = torch.load(BytesIO(state), weights_only=False)
+    return learner
 
 
 def prepare_process() -> None:
