@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shoal_common.kernels import kernel
+from shoal_common.kernels import lean_kernel
 
 F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 MAX_GPUS = 8
@@ -71,19 +73,26 @@ DEFAULT_MILLICPU = 100.0  # k8s: DefaultMilliCPURequest
 DEFAULT_MEMORY = 200.0 * 1024 * 1024  # k8s: DefaultMemoryRequest
 
 
-@kernel
+@lean_kernel
 def nonzero_cpu(request: float) -> float:
     """The CPU that kube-scheduler's scores count for a request: 100m for none."""
     return request if request > 0 else DEFAULT_MILLICPU
 
 
-@kernel
+@lean_kernel
 def nonzero_memory(request: float) -> float:
     """The memory that kube-scheduler's scores count for a request: 200Mi for none."""
     return request if request > 0 else DEFAULT_MEMORY
 
 
-@kernel
+@lean_kernel
+def zone_share(amount: float, zone: int, zones: int) -> float:
+    """What one of a node's NUMA zones has of its CPU or memory: equal whole parts, zone 0 the rest."""
+    part = amount // zones
+    return amount - part * (zones - 1) if zone == 0 else part
+
+
+@lean_kernel
 def gpu_fits(gpu_free: F64, devices: int, milli: float, count: int) -> bool:
     """Whether `count` devices of a node have `milli` milli-GPU left each."""
     if count == 0:
@@ -97,7 +106,7 @@ def gpu_fits(gpu_free: F64, devices: int, milli: float, count: int) -> bool:
     return False
 
 
-@kernel
+@lean_kernel
 def fits(node: F64, use: F64, gpu_free: F64, pod: F64) -> bool:
     """NodeResourcesFit for one node row and one pod row (noderesources/fit.go), plus milli-GPU."""
     if node[N_EXISTS] == 0 or use[U_UP] == 0 or use[U_PODS] + 1 > node[N_PODS]:
@@ -109,7 +118,7 @@ def fits(node: F64, use: F64, gpu_free: F64, pod: F64) -> bool:
     return gpu_fits(gpu_free, int(node[N_GPUS]), pod[P_GPU], int(pod[P_GPUS]))
 
 
-@kernel
+@lean_kernel
 def feasible_mask(node: F64, use: F64, gpu_free: F64, pod: F64, out: Mask) -> int:
     """Fill out[N] with the nodes that fit the pod and return how many there are."""
     count = 0
@@ -119,15 +128,21 @@ def feasible_mask(node: F64, use: F64, gpu_free: F64, pod: F64, out: Mask) -> in
     return count
 
 
-@kernel
+@lean_kernel
+def zone_holds(zone_free: F64, zones: int, pod: F64) -> bool:
+    """Whether one of a node's NUMA zones holds the whole pod; zone_free [MAX_ZONES, 2]."""
+    for z in range(zones):  # noqa: SIM110 (compiled: a generator would not be)
+        if pod[P_CPU] <= zone_free[z, 0] and pod[P_MEMORY] <= zone_free[z, 1]:
+            return True
+    return False
+
+
+@lean_kernel
 def single_numa_mask(node: F64, zone_free: F64, pod: F64, out: Mask) -> int:
     """Fill out[N] with the nodes where one NUMA zone holds the whole pod (policy single-numa-node)."""
     count = 0
     for n in range(len(node)):
-        out[n] = False
-        for z in range(int(node[n, N_ZONES])):
-            if pod[P_CPU] <= zone_free[n, z, 0] and pod[P_MEMORY] <= zone_free[n, z, 1]:
-                out[n] = True
+        out[n] = zone_holds(zone_free[n], int(node[n, N_ZONES]), pod)
         count += out[n]
     return count
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal_common.cluster import (
+    F32,
     F64,
     N_CPU,
     N_DEEP_IDLE,
@@ -45,8 +45,9 @@ from shoal_common.cluster import (
     U_PODS,
     U_REMAINING,
     U_UP,
+    zone_holds,
 )
-from shoal_common.kernels import kernel
+from shoal_common.kernels import lean_kernel
 from shoal_common.observation import (
     CONTEXT_FEATURES,
     NODE_FEATURES,
@@ -55,7 +56,6 @@ from shoal_common.observation import (
     Feature,
 )
 
-F32 = npt.NDArray[np.float32]
 GIB = 1024.0**3
 
 
@@ -70,14 +70,14 @@ TASK_LOW, TASK_HIGH = _bounds(TASK_FEATURES)
 CONTEXT_LOW, CONTEXT_HIGH = _bounds(CONTEXT_FEATURES)
 
 
-@kernel
+@lean_kernel
 def clip(row: F32, low: F32, high: F32) -> None:
     """Clip a feature row to its public bounds, in place."""
     for i in range(len(row)):
         row[i] = min(max(row[i], low[i]), high[i])
 
 
-@kernel
+@lean_kernel
 def encode_node(node: F64, use: F64, gpu: F64, zone: F64, out: F32) -> None:
     """Fill out[FN] with the features of one node."""
     out[:] = 0.0
@@ -111,28 +111,26 @@ def encode_node(node: F64, use: F64, gpu: F64, zone: F64, out: F32) -> None:
     clip(out, NODE_LOW, NODE_HIGH)
 
 
-@kernel
-def encode_pairs(node: F64, use: F64, gpu: F64, zone: F64, pod: F64, out: F32) -> None:
+@lean_kernel
+def encode_pairs(node: F64, use: F64, zone: F64, pod: F64, out: F32) -> None:
     """Fill out[N, FP] with what concerns the pod on each node."""
-    c = int(pod[P_CLASS])
+    load, gpus = U_LOAD + int(pod[P_CLASS]), pod[P_GPU] * pod[P_GPUS]
     for n in range(len(node)):
         row = out[n]
-        row[:] = 0.0
         if node[n, N_EXISTS] == 0:
+            row[:] = 0.0
             continue
-        cpu = node[n, N_CPU]
-        row[0] = (cpu - use[n, U_CPU] - pod[P_CPU]) / cpu
+        per_cpu = 1.0 / node[n, N_CPU]
+        row[0] = (node[n, N_CPU] - use[n, U_CPU] - pod[P_CPU]) * per_cpu
         row[1] = (node[n, N_MEMORY] - use[n, U_MEMORY] - pod[P_MEMORY]) / node[n, N_MEMORY]
-        row[2] = (1000.0 * node[n, N_GPUS] - use[n, U_GPU] - pod[P_GPU] * pod[P_GPUS]) / 8000.0
-        row[3] = use[n, U_LOAD + c] / cpu
-        for z in range(int(node[n, N_ZONES])):
-            if pod[P_CPU] <= zone[n, z, 0] and pod[P_MEMORY] <= zone[n, z, 1]:
-                row[4] = 1.0
-        row[5] = pod[P_CPU_USE] / cpu
+        row[2] = (1000.0 * node[n, N_GPUS] - use[n, U_GPU] - gpus) / 8000.0
+        row[3] = use[n, load] * per_cpu
+        row[4] = 1.0 if zone_holds(zone[n], int(node[n, N_ZONES]), pod) else 0.0
+        row[5] = pod[P_CPU_USE] * per_cpu
         clip(row, PAIR_LOW, PAIR_HIGH)
 
 
-@kernel
+@lean_kernel
 def encode_task(pod: F64, out: F32) -> None:
     """Fill out[FT] with the features of the pod."""
     out[:] = 0.0
@@ -145,7 +143,7 @@ def encode_task(pod: F64, out: F32) -> None:
     clip(out, TASK_LOW, TASK_HIGH)
 
 
-@kernel
+@lean_kernel
 def encode_context(
     node: F64, use: F64, pending: float, price: float, charge: float, phase: float, out: F32
 ) -> None:

@@ -111,7 +111,7 @@ class PolicyOnOpenb:
             mask=mask[None, :, None],
             plugin=np.zeros((1, size, 0), dtype=np.float32),
         )
-        encode_pairs(self._node, self._use, self._gpu, self._zone, pod, obs.pair[0])
+        encode_pairs(self._node, self._use, self._zone, pod, obs.pair[0])
         encode_task(pod, obs.task[0])
         encode_context(self._node, self._use, 1.0, 1.0, 1.0, 0.0, obs.ctx[0])
         return obs

@@ -8,7 +8,11 @@ integral of the cluster's reward rates since the last decision; the reward that 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -18,16 +22,7 @@ from shoal_common.cluster import F64, P_CLASS, P_SLA, Cluster
 from shoal_common.errors import InputError
 from shoal_common.observation import FC, FN, FP, FT, Observation
 from shoal_common.reward import ObjectiveWeights
-from shoal_common.twin.batch import (
-    TwinConfig,
-    build_state,
-    choose_batch,
-    lookahead_batch,
-    observe_batch,
-    run_batch,
-    step_batch,
-)
-from shoal_common.twin.engine import SCRATCH
+from shoal_common.twin.batch import TwinConfig, build_state
 from shoal_common.twin.scenarios import Scenario, links
 from shoal_common.twin.scoring import KUBE_136, SCORER_IDS
 from shoal_common.twin.state import (
@@ -51,16 +46,36 @@ from shoal_common.twin.state import (
     V_OOM,
     V_POD,
     V_PODS,
-    V_STEP,
     V_TOTAL,
     V_USED_SECONDS,
     V_WATT_SECONDS,
     State,
 )
+from shoal_common.twin.step import (
+    Action,
+    View,
+    act_range,
+    choose_range,
+    lookahead_range,
+    observe_range,
+    run_range,
+    step_range,
+)
 
 RewardForm = Literal["leave-one-out", "measurement"]
 REWARD_SCALE = 4.0  # a node-sized effect becomes of order 1
 REWARD_BOUND = 6.0  # public clip of each term
+SPLIT_FROM = 16  # clusters from which a batch is worth two threads
+CORES = len(os.sched_getaffinity(0))
+
+
+@cache
+def _other_core() -> ThreadPoolExecutor:
+    """The second thread; the first one is the caller's."""
+    return ThreadPoolExecutor(1, "twin")
+
+
+os.register_at_fork(after_in_child=_other_core.cache_clear)  # threads do not survive a fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,6 @@ class VectorEnv:
         self.scorers = np.array([scorer_id(name) for name in scorers], dtype=np.int32)
         self._w64 = self.weights.array().astype(np.float64)
         self._w = np.repeat(self.weights.array()[None], len(scenarios), axis=0)
-        self._scratch = np.zeros(SCRATCH)
         self._full = np.ones((len(scenarios), 2), dtype=np.float32)
         self.state: State = build_state(scenarios, seeds, self.config)
 
@@ -123,7 +137,7 @@ class VectorEnv:
     @property
     def nodes(self) -> int:
         """Padded number of nodes N."""
-        return self.state.node.shape[1]
+        return int(self.state.node.shape[1])
 
     @property
     def done(self) -> npt.NDArray[np.bool_]:
@@ -147,35 +161,16 @@ class VectorEnv:
 
     def observe(self) -> Observation:
         """The current decisions as a batch."""
-        batch, nodes, plugins = len(self), self.nodes, len(self.scorers)
-        obs = Observation(
-            node=np.empty((batch, nodes, FN), dtype=np.float32),
-            pair=np.empty((batch, nodes, FP), dtype=np.float32),
-            task=np.empty((batch, FT), dtype=np.float32),
-            ctx=np.empty((batch, FC), dtype=np.float32),
-            w=self._w,
-            mask=np.empty((batch, nodes, 1), dtype=np.bool_),
-            plugin=np.zeros((batch, nodes, plugins), dtype=np.float32),
-        )
-        observe_batch(
-            self.state,
-            obs.node,
-            obs.pair,
-            obs.task,
-            obs.ctx,
-            obs.mask,
-            obs.plugin,
-            self.scorers,
-            self._w,
-            self._scratch,
-        )
-        return obs
+        view = self._view()
+        self._each(observe_range, self.state, view, self.scorers, self._w)
+        return self._observation(view)
 
     def act(self, actions: npt.NDArray[np.int64], quotas: npt.NDArray[np.float32] | None = None) -> None:
-        """Place the current pods (i64[B] node, -1 abstains; f32[B, 2] quotas) and run to the next decisions."""
-        step_batch(
-            self.state, actions, self._full if quotas is None else quotas, self._w, KUBE_136, self._scratch
-        )
+        """Place the current pods and run to the next decisions.
+
+        Actions are i64[B] nodes, -1 abstains; quotas f32[B, 2] as fractions of what was asked, default 1.
+        """
+        self._each(act_range, self.state, self._action(actions, quotas), KUBE_136)
 
     def step(
         self, actions: npt.NDArray[np.int64], quotas: npt.NDArray[np.float32] | None = None
@@ -184,44 +179,79 @@ class VectorEnv:
 
         A cluster never terminates; it is truncated at the end of its episode.
         """
-        self.act(actions, quotas)
-        reward = self.state.env[:, V_STEP : V_STEP + 4].astype(np.float32)
+        view, reward = self._view(), np.empty((len(self), 4), dtype=np.float32)
+        action = self._action(actions, quotas)
+        self._each(step_range, self.state, action, KUBE_136, view, self.scorers, reward)
         truncated = self.done
-        return self.observe(), reward, np.zeros_like(truncated), truncated
+        return self._observation(view), reward, np.zeros_like(truncated), truncated
+
+    def _view(self) -> View:
+        batch, nodes = len(self), self.nodes
+        return View(
+            node=np.empty((batch, nodes, FN), dtype=np.float32),
+            pair=np.empty((batch, nodes, FP), dtype=np.float32),
+            task=np.empty((batch, FT), dtype=np.float32),
+            ctx=np.empty((batch, FC), dtype=np.float32),
+            mask=np.empty((batch, nodes, 1), dtype=np.bool_),
+            plugin=np.empty((batch, nodes, len(self.scorers)), dtype=np.float32),
+        )
+
+    def _observation(self, view: View) -> Observation:
+        return Observation(view.node, view.pair, view.task, view.ctx, self._w, view.mask, view.plugin)
+
+    def _action(self, actions: npt.NDArray[np.int64], quotas: npt.NDArray[np.float32] | None) -> Action:
+        """The action in the types that the kernels are compiled for."""
+        node = np.ascontiguousarray(actions, dtype=np.int64)
+        full = self._full if quotas is None else np.ascontiguousarray(quotas, dtype=np.float32)
+        return Action(node, full, self._w)
+
+    def _each(self, kernel: Callable[..., None], *args: object) -> None:
+        """Run a range kernel over all clusters, large batches in two halves on two cores."""
+        batch = len(self)
+        if batch < SPLIT_FROM or CORES < 2:
+            kernel(*args, 0, batch)
+            return
+        second = _other_core().submit(kernel, *args, batch // 2, batch)
+        try:
+            kernel(*args, 0, batch // 2)
+        finally:
+            second.result()
 
     def rewards(
         self, form: RewardForm = "leave-one-out"
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """Difference rewards f32[B, D, 4] of all decisions so far, and which are closed, bool[B, D]."""
         begin = E_LOO if form == "leave-one-out" else E_OWN
-        horizon = self.config.horizon
-        norm = horizon.tau * (1 - np.exp(-horizon.seconds / horizon.tau))
-        scale = REWARD_SCALE * self.state.env[:, V_NODES] / norm
-        raw = self.state.decisions[:, :, begin : begin + 4] * scale[:, None, None]
+        raw = self.state.decisions[:, :, begin : begin + 4]
         taken = np.arange(raw.shape[1]) < self.decision[:, None]
         closed = (self.state.decisions[:, :, E_CLOSED] == 1) & taken
-        return np.clip(raw, -REWARD_BOUND, REWARD_BOUND).astype(np.float32), closed
+        return self._scaled(raw), closed
 
     def lookahead(self, believed: bool = False) -> npt.NDArray[np.float32]:
         """What a one-step model expects of each candidate, f32[B, N, 4] on the scale of the rewards."""
         out = np.zeros((len(self), self.nodes, 4))
-        lookahead_batch(self.state, int(believed), self._scratch, out)
+        self._each(lookahead_range, self.state, int(believed), out)
+        return self._scaled(out)
+
+    def _scaled(self, integrals: F64) -> npt.NDArray[np.float32]:
+        """Discounted integrals [B, ..., 4] as rewards: of order 1 for a node-sized effect, clipped."""
         horizon = self.config.horizon
         norm = horizon.tau * (1 - np.exp(-horizon.seconds / horizon.tau))
-        scale = REWARD_SCALE * self.state.env[:, V_NODES] / norm
-        return np.clip(out * scale[:, None, None], -REWARD_BOUND, REWARD_BOUND).astype(np.float32)
+        scale = REWARD_SCALE * self.state.env[:, V_NODES, None, None] / norm
+        clipped: F64 = np.clip(integrals * scale, -REWARD_BOUND, REWARD_BOUND)
+        return clipped.astype(np.float32)
 
     def choose(self, mix: dict[str, float]) -> npt.NDArray[np.int64]:
         """What a mix of compiled scorers (name -> share) picks for the current pods, i64[B]."""
         ids, shares = self._mix(mix)
         out = np.empty(len(self), dtype=np.int64)
-        choose_batch(self.state, ids, self._w64, shares, out, self._scratch)
+        self._each(choose_range, self.state, ids, self._w64, shares, out)
         return out
 
     def run(self, mix: dict[str, float], decisions: int = 2**31) -> None:
-        """Run under a mix of compiled scorers for so many decisions a cluster, or to the end; no observations."""
+        """Run under a mix of compiled scorers for so many decisions a cluster, or to the end."""
         ids, shares = self._mix(mix)
-        run_batch(self.state, ids, self._w64, shares, decisions, self._scratch)
+        self._each(run_range, self.state, ids, self._w64, shares, decisions)
 
     def _mix(self, mix: dict[str, float]) -> tuple[npt.NDArray[np.int32], F64]:
         ids = np.array([scorer_id(name) for name in mix], dtype=np.int32)
@@ -242,6 +272,7 @@ class VectorEnv:
             rack=(np.arange(count) // 16).astype(np.int32),
             links=np.stack([links(c) for c in classes]),
             accelerator=tuple(c.accelerator for c in classes),
+            software=tuple(c.labels for c in classes),
         )
 
     def outcome(self, b: int) -> Outcome:

@@ -5,7 +5,7 @@ Every equation is one small kernel. For a pod i of class c on a node of C cores,
 
 - CPU sharing (cgroup v2, cpu.weight from requests): what is requested is guaranteed, the rest of the node is
   shared in proportion to unmet demand: a_i = min(u_i, r_i) + e_i min(1, (C - sum min(u, r)) / sum e),
-  e_i = max(0, u_i - r_i). A limit caps u_i (cpu.max).
+  e_i = max(0, u_i - r_i). A limit caps u_i (cpu.max), which slows the pod by what it would have used more.
 - Interference of like with like (Bubble-Up, Mars et al. 2011; Paragon, Delimitrou & Kozyrakis 2013):
   1 / (1 + a_c L), L = CPU wanted by *other* pods of the class / C.
 - I/O: served in full up to the node's capacity, in proportion beyond it. An I/O share s_c of the work
@@ -40,7 +40,7 @@ from shoal_common.cluster import (
     P_GPUS,
     P_SLA,
 )
-from shoal_common.kernels import kernel
+from shoal_common.kernels import lean_kernel
 
 # constants of the physics, one row f64[PHYSICS]
 Y_INTERFERENCE = 0  # .. + 3, by class
@@ -56,7 +56,8 @@ PHYSICS = 16
 R_CPU = 9  # millicores it really wants (after its limit)
 R_IO = 10
 R_SPANS = 11  # 1 where no single NUMA zone holds it
-RUNNING_COLUMNS = 12
+R_USE = 12  # millicores it would use without a limit
+RUNNING_COLUMNS = 13
 
 # sums over a node's pods
 S_WANTED = 0
@@ -70,6 +71,7 @@ S_COUNT = 10
 SUMS = 11
 
 QOS_SLOPE = 2.0
+SLOWEST = 1e-6  # no pod stands still altogether, so that every pod has a time of finish
 
 
 def default_physics() -> F64:
@@ -83,20 +85,26 @@ def default_physics() -> F64:
     return row
 
 
-@kernel
+@lean_kernel
 def wanted(node: F64, physics: F64, pod: F64) -> float:
-    """CPU that the pod wants on this node, millicores: a DPU takes its share off."""
-    offload = physics[Y_OFFLOAD + int(pod[P_CLASS])] * node[N_DPU]
-    return float(pod[R_CPU] * (1.0 - offload))
+    """CPU that the pod wants on this node within its limit, millicores: a DPU takes its share off."""
+    return float(pod[R_CPU] * (1.0 - physics[Y_OFFLOAD + int(pod[P_CLASS])] * node[N_DPU]))
 
 
-@kernel
+@lean_kernel
+def unlimited(node: F64, physics: F64, pod: F64) -> float:
+    """CPU that the pod would want on this node without a limit, millicores."""
+    return float(pod[R_USE] * (1.0 - physics[Y_OFFLOAD + int(pod[P_CLASS])] * node[N_DPU]))
+
+
+@lean_kernel
 def add_pod(sums: F64, node: F64, physics: F64, pod: F64, sign: float) -> None:
     """Add a pod to (or, with sign -1, take it off) a node's sums[SUMS]."""
     u = wanted(node, physics, pod)
+    guaranteed = min(u, pod[P_CPU])
     sums[S_WANTED] += sign * u
-    sums[S_GUARANTEED] += sign * min(u, pod[P_CPU])
-    sums[S_EXCESS] += sign * max(0.0, u - pod[P_CPU])
+    sums[S_GUARANTEED] += sign * guaranteed
+    sums[S_EXCESS] += sign * (u - guaranteed)
     sums[S_IO] += sign * pod[R_IO]
     sums[S_LOAD + int(pod[P_CLASS])] += sign * u
     milli = pod[P_GPU] * pod[P_GPUS]
@@ -106,63 +114,64 @@ def add_pod(sums: F64, node: F64, physics: F64, pod: F64, sign: float) -> None:
     sums[S_COUNT] += sign
 
 
-@kernel
-def progress_rate(node: F64, physics: F64, sums: F64, pod: F64) -> float:
-    """Work per second relative to the reference node alone; the pod is already in the sums."""
+@lean_kernel
+def cpu_share(node: F64, sums: F64, pod: F64, u: float, full: float) -> float:
+    """Share of the CPU that the pod would use without limit or neighbours that it gets."""
+    got = u
+    if sums[S_WANTED] > node[N_CPU]:
+        left = max(0.0, node[N_CPU] - sums[S_GUARANTEED]) / max(sums[S_EXCESS], 1e-9)
+        guaranteed = min(u, pod[P_CPU])
+        got = guaranteed + (u - guaranteed) * min(1.0, left)
+    return 1.0 if got == full else got / full
+
+
+@lean_kernel
+def stretch(node: F64, physics: F64, sums: F64, pod: F64) -> float:
+    """Seconds that a second's work on the reference node alone takes; the pod is already in the sums."""
     c = int(pod[P_CLASS])
-    cores = node[N_CPU]
-    u = max(wanted(node, physics, pod), 1e-9)
-    share = 1.0
-    if sums[S_WANTED] > cores:
-        left = max(0.0, cores - sums[S_GUARANTEED]) / max(sums[S_EXCESS], 1e-9)
-        share = (min(u, pod[P_CPU]) + max(0.0, u - pod[P_CPU]) * min(1.0, left)) / u
-    like = max(0.0, sums[S_LOAD + c] - u) / cores
-    calm = 1.0 / (1.0 + physics[Y_INTERFERENCE + c] * like)
-    calm *= 1.0 - physics[Y_NUMA] * pod[R_SPANS]
-    cpu = max(node[N_SPEED] * share * calm, 1e-6)
-    served = 1.0 if sums[S_IO] <= node[N_IO_CAPACITY] else node[N_IO_CAPACITY] / sums[S_IO]
-    io = max(node[N_IO_SPEED] * served * calm, 1e-6)
+    u = wanted(node, physics, pod)
+    cpu = max(node[N_SPEED] * cpu_share(node, sums, pod, u, unlimited(node, physics, pod)), SLOWEST)
+    io = node[N_IO_SPEED]
+    if sums[S_IO] > node[N_IO_CAPACITY]:
+        io = max(io * node[N_IO_CAPACITY] / sums[S_IO], SLOWEST)
     waits = physics[Y_IO_SHARE + c]
-    rate = 1.0 / ((1.0 - waits) / cpu + waits / io)
+    like = max(0.0, sums[S_LOAD + c] - u) / node[N_CPU]
+    crowd = 1.0 + physics[Y_INTERFERENCE + c] * like
+    if pod[R_SPANS] != 0.0:
+        crowd /= 1.0 - physics[Y_NUMA]
     if 0.0 < pod[P_GPU] < 1000.0:
         others = max(0.0, sums[S_SHARED] - pod[P_GPU] * pod[P_GPUS]) / (1000.0 * max(node[N_GPUS], 1.0))
-        rate /= 1.0 + physics[Y_GPU_SHARING] * others
-    return float(rate)
+        crowd *= 1.0 + physics[Y_GPU_SHARING] * others
+    return float(((1.0 - waits) * io + waits * cpu) / (cpu * io) * crowd)
 
 
-@kernel
-def slowdown(node: F64, physics: F64, sums: F64, pod: F64, rate: float) -> float:
-    """Time against the reference node alone; services queue as the node fills."""
+@lean_kernel
+def queueing(node: F64, physics: F64, sums: F64, pod: F64) -> float:
+    """Factor of a service's latency as the node fills; 1 for other classes."""
     if pod[P_CLASS] != 0:
-        return float(1.0 / rate)
+        return 1.0
     over = max(0.0, sums[S_WANTED] / node[N_CPU] - physics[Y_KNEE])
-    return float((1.0 + physics[Y_QUEUE] * over * over) / rate)
+    return float(1.0 + physics[Y_QUEUE] * over * over)
 
 
-@kernel
+@lean_kernel
 def qos_loss(pod: F64, slow: float) -> float:
     """Clipped excess of the slowdown over the SLA, in [0, 1]."""
     return float(min(1.0, max(0.0, QOS_SLOPE * (slow / pod[P_SLA] - 1.0))))
 
 
-@kernel
+@lean_kernel
 def watts(node: F64, sums: F64) -> float:
     """Power of a node that is up."""
     if sums[S_COUNT] < 0.5:
         return float(node[N_IDLE_WATTS] * node[N_DEEP_IDLE])
-    x = min(1.0, sums[S_WANTED] / node[N_CPU])
+    x = min(1.0, max(0.0, sums[S_WANTED] / node[N_CPU]))
     curve = 2.0 * x - x**1.4
     gpu = node[N_GPU_WATTS] * sums[S_GPU] / 1000.0
     return float(node[N_IDLE_WATTS] + (node[N_MAX_WATTS] - node[N_IDLE_WATTS]) * curve + gpu)
 
 
-@kernel
+@lean_kernel
 def deep_watts(node: F64) -> float:
     """Power of the empty node."""
     return float(node[N_IDLE_WATTS] * node[N_DEEP_IDLE])
-
-
-@kernel
-def peak_watts(node: F64) -> float:
-    """Power of the full node."""
-    return float(node[N_MAX_WATTS] + node[N_GPU_WATTS] * node[N_GPUS])

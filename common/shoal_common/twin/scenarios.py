@@ -42,15 +42,13 @@ from shoal_common.cluster import (
     P_MEMORY,
     P_SLA,
 )
-from shoal_common.twin.physics import R_CPU, R_IO
+from shoal_common.twin.physics import R_CPU, R_IO, R_USE
 from shoal_common.twin.state import (
     D_DECISION,
     D_NODE,
-    D_ZONE,
     T_APP,
     T_ARRIVAL,
     T_CPU_ASKED,
-    T_CPU_USE,
     T_LIMIT_RATIO,
     T_MEMORY_ASKED,
     T_MEMORY_USE,
@@ -82,6 +80,14 @@ class NodeClass:
     numa_zones: int = 2
     accelerator: str = ""
     nvlink: bool = False
+    software: tuple[tuple[str, str], ...] = ()  # labels of its accelerator software
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What GPU feature discovery would say of the node's devices and software; empty without GPUs."""
+        if self.gpus == 0:
+            return {}
+        return {"nvidia.com/gpu.product": self.accelerator or "unknown"} | dict(self.software)
 
     def row(self) -> F64:
         """The class as one row f64[NODE_COLUMNS] of `Cluster.node`."""
@@ -94,22 +100,37 @@ class NodeClass:
             self.max_watts,
             self.gpu_watts,
         )
-        row[N_DEEP_IDLE], row[N_DPU], row[N_ZONES], row[N_EXISTS] = (
-            self.deep_idle,
-            self.dpu,
-            self.numa_zones,
-            1,
-        )
+        row[N_DEEP_IDLE], row[N_DPU] = self.deep_idle, self.dpu
+        row[N_ZONES], row[N_EXISTS] = self.numa_zones, 1
         return row
 
 
+_GPU_SOFTWARE = (  # a GPU operator of 2025: driver and CUDA, by the labels of GPU feature discovery
+    ("nvidia.com/cuda.driver-version.full", "570.172.08"),
+    ("nvidia.com/cuda.runtime-version.full", "12.8"),
+)
+_MIG_SOFTWARE = (*_GPU_SOFTWARE, ("nvidia.com/mig.capable", "true"), ("nvidia.com/mig.strategy", "mixed"))
 _CLASSES = (
     NodeClass("old-cpu", 16, 64, 0, 0.70, 1.0, 4.0, 110, 280),
     NodeClass("new-cpu", 32, 128, 0, 1.15, 1.0, 6.0, 95, 290),
-    NodeClass("gpu", 24, 96, 4, 1.0, 1.0, 5.0, 160, 380, 220, accelerator="T4"),
+    NodeClass("gpu", 24, 96, 4, 1.0, 1.0, 5.0, 160, 380, 220, accelerator="T4", software=_GPU_SOFTWARE),
     NodeClass("dpu", 16, 64, 0, 0.85, 2.2, 14.0, 90, 200, dpu=True),
     NodeClass("cpu64", 64, 256, 0, 1.0, 1.0, 8.0, 150, 420),
-    NodeClass("a100x2", 64, 256, 2, 1.05, 1.2, 8.0, 180, 450, 400, accelerator="A100-40GB", nvlink=True),
+    NodeClass(
+        "a100x2",
+        64,
+        256,
+        2,
+        1.05,
+        1.2,
+        8.0,
+        180,
+        450,
+        400,
+        accelerator="A100-40GB",
+        nvlink=True,
+        software=_MIG_SOFTWARE,
+    ),
     NodeClass("bluefield", 64, 256, 0, 0.95, 2.2, 24.0, 160, 430, dpu=True),
 )
 NODE_CLASSES: dict[str, NodeClass] = {c.name: c for c in _CLASSES}
@@ -232,10 +253,19 @@ def make_apps(scenario: Scenario) -> Apps:
     io = np.array([0.15, 0.05, 1.2, 0.2])[kind] * rng.uniform(0.5, 1.5, count)
     sla = np.array([1.4, 1.8, 1.8, 1.6])[kind] * rng.uniform(0.9, 1.3, count)
     return Apps(
-        share / share.sum(), kind, cpu, memory, np.where(is_gpu, fraction, 0.0), np.where(is_gpu, devices, 0.0),
-        rng.uniform(0.25, 0.95, count), rng.uniform(0.4, 0.9, count), io, sla,
-        rng.uniform(*work.mean_seconds, count), rng.integers(0, work.tenants, count),
-    )  # fmt: skip
+        share=share / share.sum(),
+        kind=kind,
+        cpu_milli=cpu,
+        memory=memory,
+        gpu_milli=np.where(is_gpu, fraction, 0.0),
+        gpus=np.where(is_gpu, devices, 0.0),
+        use_ratio=rng.uniform(0.25, 0.95, count),
+        memory_ratio=rng.uniform(0.4, 0.9, count),
+        io=io,
+        sla=sla,
+        seconds=rng.uniform(*work.mean_seconds, count),
+        tenant=rng.integers(0, work.tenants, count),
+    )
 
 
 def arrival_times(scenario: Scenario, rate: float, rng: np.random.Generator) -> F64:
@@ -283,12 +313,12 @@ def _pod_rows(
     pods[:, P_DURATION] = apps.seconds[app]
     pods[:, R_IO] = apps.io[app] * rng.lognormal(0.0, 0.25, count)
     pods[:, T_ARRIVAL], pods[:, T_WORK] = times, np.clip(seconds, 20.0, 14_400.0)
-    pods[:, T_CPU_USE], pods[:, T_LIMIT_RATIO] = use, 1.5
+    pods[:, R_USE], pods[:, T_LIMIT_RATIO] = use, 1.5
     pods[:, R_CPU] = use
     pods[:, T_MEMORY_USE] = np.minimum(apps.memory_ratio[app] * rng.lognormal(0.0, 0.15, count), 1.3) * memory
     pods[:, T_CPU_ASKED], pods[:, T_MEMORY_ASKED] = cpu, memory
     pods[:, T_APP], pods[:, T_TENANT] = app, apps.tenant[app]
-    pods[:, [D_DECISION, D_NODE, D_ZONE]] = -1.0
+    pods[:, [D_DECISION, D_NODE]] = -1.0
     return pods
 
 

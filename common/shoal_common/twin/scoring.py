@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled scorers of the twin: kube-scheduler's resource scores, Volcano, packing, a hand-made rule, lookahead.
+"""The twin's compiled scorers: kube-scheduler's resource scores, Volcano, packing, a hand rule, lookahead.
 
 kube-scheduler's scores follow pkg/scheduler/framework/plugins/noderesources to the integer; the plugins that
 read labels, taints, images or affinities give every node of the twin the same score and are left out (the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal_common.cluster import (
     F64,
@@ -20,6 +21,7 @@ from shoal_common.cluster import (
     N_IO_SPEED,
     N_MEMORY,
     N_SPEED,
+    N_ZONES,
     P_CLASS,
     P_CPU,
     P_DURATION,
@@ -38,17 +40,20 @@ from shoal_common.cluster import (
     fits,
     nonzero_cpu,
     nonzero_memory,
+    zone_holds,
 )
-from shoal_common.kernels import kernel
-from shoal_common.twin.accounting import node_terms
-from shoal_common.twin.physics import SUMS, add_pod, progress_rate
+from shoal_common.kernels import lean_kernel
+from shoal_common.twin.accounting import node_terms, sum_pods
+from shoal_common.twin.physics import R_SPANS, add_pod, stretch
 from shoal_common.twin.state import (
-    J_SUMS,
     J_TERM,
     V_HORIZON,
     V_NODES,
     V_ROTATION,
     V_TAU,
+    W_PART,
+    W_SUMS,
+    W_WHOLE,
     State,
 )
 
@@ -67,8 +72,8 @@ SCORER_IDS: dict[str, int] = {
 }
 
 
-@kernel
-def uniform(random: np.ndarray, b: int) -> float:
+@lean_kernel
+def uniform(random: npt.NDArray[np.uint64], b: int) -> float:
     """The next number in [0, 1) of cluster b's own generator (xorshift64*, Vigna 2016)."""
     x = random[b]
     x ^= x >> np.uint64(12)
@@ -78,7 +83,7 @@ def uniform(random: np.ndarray, b: int) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@kernel
+@lean_kernel
 def least_allocated(requested: float, allocatable: float) -> float:
     """LeastAllocated of one resource, 0..100 (noderesources/least_allocated.go)."""
     if requested > allocatable:
@@ -86,19 +91,19 @@ def least_allocated(requested: float, allocatable: float) -> float:
     return float(math.floor((allocatable - requested) * 100.0 / allocatable))
 
 
-@kernel
+@lean_kernel
 def most_allocated(requested: float, allocatable: float) -> float:
     """MostAllocated of one resource, 0..100 (noderesources/most_allocated.go)."""
     return float(math.floor(min(requested, allocatable) * 100.0 / allocatable))
 
 
-@kernel
+@lean_kernel
 def balance(cpu: float, memory: float) -> float:
     """int((1 - std) * 100) of two utilisations (noderesources/balanced_allocation.go)."""
     return float(math.floor((1.0 - abs(min(1.0, cpu) - min(1.0, memory)) / 2.0) * 100.0))
 
 
-@kernel
+@lean_kernel
 def balanced_allocation(node: F64, use: F64, pod: F64, improvement: bool) -> float:
     """BalancedAllocation; since 1.36 it scores the improvement of the balance."""
     if pod[P_CPU] == 0 and pod[P_MEMORY] == 0:
@@ -110,7 +115,7 @@ def balanced_allocation(node: F64, use: F64, pod: F64, improvement: bool) -> flo
     return float(50.0 + math.trunc((50.0 + after - before) / 2.0))
 
 
-@kernel
+@lean_kernel
 def fit_score(node: F64, use: F64, pod: F64, most: bool) -> float:
     """NodeResourcesFit over CPU and memory with equal weights, on non-zero requests."""
     cpu = use[U_CPU_NONZERO] + nonzero_cpu(pod[P_CPU])
@@ -122,7 +127,7 @@ def fit_score(node: F64, use: F64, pod: F64, most: bool) -> float:
     return float(math.floor(total / 2.0))
 
 
-@kernel
+@lean_kernel
 def binpack(node: F64, use: F64, pod: F64) -> float:
     """Volcano's binpack over CPU, memory and GPUs that the task asks for (plugins/binpack)."""
     score, weights = 0.0, 0.0
@@ -135,10 +140,10 @@ def binpack(node: F64, use: F64, pod: F64) -> float:
     if pod[P_GPUS] > 0:
         score += (use[U_GPU] + pod[P_GPU] * pod[P_GPUS]) / (1000.0 * node[N_GPUS])
         weights += 1.0
-    return 100.0 * score / max(weights, 1.0)
+    return float(100.0 * score / max(weights, 1.0))
 
 
-@kernel
+@lean_kernel
 def volcano_balance(node: F64, use: F64, pod: F64) -> float:
     """Volcano's balancedresource: the balance over CPU, memory and nvidia.com/gpu."""
     x = min(1.0, (use[U_CPU] + pod[P_CPU]) / node[N_CPU])
@@ -151,17 +156,17 @@ def volcano_balance(node: F64, use: F64, pod: F64) -> float:
     return float(math.floor((1.0 - math.sqrt(variance)) * 100.0))
 
 
-@kernel
+@lean_kernel
 def best_fit(node: F64, use: F64, pod: F64) -> float:
     """BestFit of the openb study: least left of CPU (of 128 cores) and GPU (of 8 devices)."""
     cpu = node[N_CPU] - use[U_CPU] - pod[P_CPU]
     gpu = 1000.0 * node[N_GPUS] - use[U_GPU] - pod[P_GPU] * pod[P_GPUS]
-    return 100.0 * (1.0 - 0.5 * cpu / 128_000.0 - 0.5 * gpu / 8000.0)
+    return float(100.0 * (1.0 - 0.5 * cpu / 128_000.0 - 0.5 * gpu / 8000.0))
 
 
-@kernel
+@lean_kernel
 def class_aware(node: F64, use: F64, pod: F64) -> float:
-    """What an engineer who knows the classes would write: match, pack, keep GPUs for GPU pods, spread likes."""
+    """What an engineer who knows the classes would write: match, pack, keep GPUs free, spread likes."""
     c = int(pod[P_CLASS])
     cores = node[N_CPU]
     score = 0.6 if use[U_PODS] > 0 else 0.0
@@ -176,68 +181,98 @@ def class_aware(node: F64, use: F64, pod: F64) -> float:
     return float(score)
 
 
-@kernel
-def lookahead_terms(s: State, b: int, p: int, n: int, which: int, scratch: F64, out: F64) -> None:
-    """Fill out[4] with the change of node n's terms if pod p were placed there, times its expected stay.
+@lean_kernel
+def lookahead_terms(s: State, b: int, p: int, n: int, which: int, out: F64) -> None:
+    """Set out[4] to the change of node n's terms if pod p were placed there, times its expected stay.
 
     The stay is the discounted time until its expected end there or the horizon, so the figure is on the
     scale of the leave-one-out reward. `which` picks the true (0) or the believed (1) nodes and physics.
     """
-    env, pod = s.env[b], s.pods[b, p]
+    env, pod, pods, slots = s.env[b], s.pods[b, p], s.pods[b], s.slots[b, n]
     node = s.node[b, n] if which == 0 else s.believed[b, n]
-    physics = s.physics[which]
+    physics = s.physics[b, which]
     count = int(s.use[b, n, U_PODS])
-    sums, before = scratch[0, :SUMS], scratch[1, :4]
+    sums, before = s.work[b, W_SUMS], s.work[b, W_WHOLE]
+    sum_pods(sums, node, physics, pods, slots, count, -1)
     if which == 0:
-        sums[:] = s.rates[b, n, J_SUMS : J_SUMS + SUMS]
-        before[:] = s.rates[b, n, J_TERM : J_TERM + 4]
+        for j in range(4):
+            before[j] = s.rates[b, n, J_TERM + j]
     else:
-        sums[:] = 0.0
-        for k in range(count):
-            add_pod(sums, node, physics, s.pods[b, s.slots[b, n, k]], 1.0)
-        node_terms(node, physics, env, sums, s.pods[b], s.slots[b, n], count, -1, before)
+        node_terms(node, physics, env, sums, pods, slots, count, -1, before)
     add_pod(sums, node, physics, pod, 1.0)
-    s.slots[b, n, count] = p  # behind the taken slots: seen by node_terms, never by the engine
-    node_terms(node, physics, env, sums, s.pods[b], s.slots[b, n], count + 1, -1, out)
+    spans = pod[R_SPANS]
+    pod[R_SPANS] = 0.0 if zone_holds(s.zone[b, n], int(s.node[b, n, N_ZONES]), pod) else 1.0
+    slots[count] = p  # behind the taken slots: seen by node_terms, never by the engine
+    node_terms(node, physics, env, sums, pods, slots, count + 1, -1, out)
     stay = pod[P_DURATION]
     if pod[P_CLASS] != 0:
-        stay /= progress_rate(node, physics, sums, pod)
+        stay *= stretch(node, physics, sums, pod)
+    pod[R_SPANS] = spans
     tau = env[V_TAU]
     weight = tau * (1.0 - math.exp(-min(stay, env[V_HORIZON]) / tau))
     for j in range(4):
         out[j] = (out[j] - before[j]) * weight
 
 
-@kernel
-def score_node(node: F64, use: F64, pod: F64, scorer: int) -> float:
-    """Score of one feasible node under a compiled scorer that reads the node alone; larger is better."""
-    score = 0.0
-    if scorer == KUBE_136:
-        score = fit_score(node, use, pod, False) + balanced_allocation(node, use, pod, True)
-    elif scorer == KUBE_135:
-        score = fit_score(node, use, pod, False) + balanced_allocation(node, use, pod, False)
-    elif scorer == MOST_ALLOCATED:
-        score = fit_score(node, use, pod, True) + balanced_allocation(node, use, pod, True)
-    elif scorer == VOLCANO:
-        score = fit_score(node, use, pod, False) + volcano_balance(node, use, pod)
-    elif scorer == VOLCANO_BINPACK:
-        score = binpack(node, use, pod) + volcano_balance(node, use, pod)
+@lean_kernel
+def score_by_kube(s: State, b: int, p: int, scorer: int, count: int) -> None:
+    """`score_nodes` for kube-scheduler's profiles."""
+    node, use, pod, found, score = s.node[b], s.use[b], s.pods[b, p], s.found[b], s.score[b]
+    most, improvement = scorer == MOST_ALLOCATED, scorer != KUBE_135
+    for i in range(count):
+        n = found[i]
+        fit = fit_score(node[n], use[n], pod, most)
+        score[i] = fit + balanced_allocation(node[n], use[n], pod, improvement)
+
+
+@lean_kernel
+def score_by_volcano(s: State, b: int, p: int, scorer: int, count: int) -> None:
+    """`score_nodes` for Volcano's nodeorder, with or without binpack."""
+    node, use, pod, found, score = s.node[b], s.use[b], s.pods[b, p], s.found[b], s.score[b]
+    for i in range(count):
+        n = found[i]
+        fit = (
+            binpack(node[n], use[n], pod)
+            if scorer == VOLCANO_BINPACK
+            else fit_score(node[n], use[n], pod, False)
+        )
+        score[i] = fit + volcano_balance(node[n], use[n], pod)
+
+
+@lean_kernel
+def score_by_lookahead(s: State, b: int, p: int, w: F64, count: int) -> None:
+    """`score_nodes` by the scalarised change of each node's terms."""
+    terms = s.work[b, W_PART]
+    for i in range(count):
+        lookahead_terms(s, b, p, s.found[b, i], 0, terms)
+        s.score[b, i] = w[0] * terms[0] + w[1] * terms[1] + w[2] * terms[2] + w[3] * terms[3]
+
+
+@lean_kernel
+def score_nodes(s: State, b: int, p: int, scorer: int, w: F64, count: int) -> None:
+    """Set score[b, :count] to a compiled scorer's scores of the nodes found[b, :count]; larger is better.
+
+    The scorer is told apart outside the loops, so that each loop is small and compiles to straight code.
+    """
+    node, use, pod, found, score = s.node[b], s.use[b], s.pods[b, p], s.found[b], s.score[b]
+    if scorer in (KUBE_136, KUBE_135, MOST_ALLOCATED):
+        score_by_kube(s, b, p, scorer, count)
+    elif scorer in (VOLCANO, VOLCANO_BINPACK):
+        score_by_volcano(s, b, p, scorer, count)
+    elif scorer == LOOKAHEAD:
+        score_by_lookahead(s, b, p, w, count)
     elif scorer == BEST_FIT:
-        score = best_fit(node, use, pod)
+        for i in range(count):
+            score[i] = best_fit(node[found[i]], use[found[i]], pod)
     elif scorer == HAND:
-        score = class_aware(node, use, pod)
-    return score
+        for i in range(count):
+            score[i] = class_aware(node[found[i]], use[found[i]], pod)
+    else:
+        for i in range(count):
+            score[i] = 0.0  # random: all are equal, and ties are broken uniformly
 
 
-@kernel
-def lookahead_score(s: State, b: int, p: int, n: int, w: F64, scratch: F64) -> float:
-    """Score of one feasible node by the scalarised change of its terms."""
-    terms = scratch[2, :4]
-    lookahead_terms(s, b, p, n, 0, scratch, terms)
-    return float(w[0] * terms[0] + w[1] * terms[1] + w[2] * terms[2] + w[3] * terms[3])
-
-
-@kernel
+@lean_kernel
 def nodes_to_find(nodes: int) -> int:
     """numFeasibleNodesToFind with the default percentage (schedule_one.go)."""
     if nodes < 100:
@@ -246,39 +281,45 @@ def nodes_to_find(nodes: int) -> int:
     return max(100, nodes * percentage // 100)
 
 
-@kernel
-def choose(s: State, b: int, p: int, scorer: int, w: F64, scratch: F64) -> int:
-    """The node a compiled scorer picks for pod p, -1 where none fits.
+@lean_kernel
+def find_nodes(s: State, b: int, p: int, scorer: int) -> int:
+    """Set found[b] to the nodes that fit pod p and may be scored; how many there are.
 
-    kube-scheduler's profiles look at a rotating window of the nodes and stop when enough are feasible; ties
-    are broken uniformly (reservoir, as with extenders or before 1.35).
+    kube-scheduler's profiles look at a rotating window of the nodes and stop when enough are feasible.
     """
-    node, use, gpu, pod = s.node[b], s.use[b], s.gpu[b], s.pods[b, p]
+    node, use, gpu, pod, found = s.node[b], s.use[b], s.gpu[b], s.pods[b, p], s.found[b]
     nodes = int(s.env[b, V_NODES])
     sampled = scorer in (KUBE_136, KUBE_135, MOST_ALLOCATED)
-    start = int(s.env[b, V_ROTATION]) if sampled else 0
+    n = int(s.env[b, V_ROTATION]) if sampled else 0
     enough = nodes_to_find(nodes) if sampled else nodes
-    best, best_score, ties, found, seen = -1, -math.inf, 0, 0, 0
-    for i in range(nodes):
-        n = (start + i) % nodes
-        seen += 1
-        if not fits(node[n], use[n], gpu[n], pod):
-            continue
-        found += 1
-        if scorer == LOOKAHEAD:
-            score = lookahead_score(s, b, p, n, w, scratch)
-        elif scorer == RANDOM:
-            score = 0.0
-        else:
-            score = score_node(node[n], use[n], pod, scorer)
-        if score > best_score:
-            best, best_score, ties = n, score, 1
-        elif score == best_score:
-            ties += 1
-            if uniform(s.random, b) * ties < 1.0:
-                best = n
-        if found >= enough:
+    count = 0
+    for _ in range(nodes):
+        if fits(node[n], use[n], gpu[n], pod):
+            found[count] = n
+            count += 1
+        n = n + 1 if n + 1 < nodes else 0
+        if count >= enough:
             break
     if sampled:
-        s.env[b, V_ROTATION] = float((start + seen) % nodes)
+        s.env[b, V_ROTATION] = float(n)
+    return count
+
+
+@lean_kernel
+def choose(s: State, b: int, p: int, scorer: int, w: F64) -> int:
+    """The node a compiled scorer picks for pod p, -1 where none fits; ties are broken uniformly.
+
+    A reservoir over the ties, as kube-scheduler breaks them with extenders or before 1.35.
+    """
+    count = find_nodes(s, b, p, scorer)
+    score_nodes(s, b, p, scorer, w, count)
+    found, score = s.found[b], s.score[b]
+    best, best_score, ties = -1, -math.inf, 0
+    for i in range(count):
+        if score[i] > best_score:
+            best, best_score, ties = found[i], score[i], 1
+        elif score[i] == best_score:
+            ties += 1
+            if uniform(s.random, b) * ties < 1.0:
+                best = found[i]
     return best

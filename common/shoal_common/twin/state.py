@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The twin's state: packed tables with named columns, B clusters stepped as one batch.
 
-Legend: B clusters, N padded nodes, M pods, K pod slots of a node, D decisions, Q faults.
+Legend: B clusters, N padded nodes, M pods, K pod slots of a node, D decisions, Q faults. A cluster's rows are
+its own, so clusters can be stepped in any order and by several threads with the same result.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal_common.cluster import F64
-from shoal_common.twin.physics import SUMS
-
-I32 = npt.NDArray[np.int32]
+from shoal_common.cluster import F32, F64, I32, MAX_ZONES
+from shoal_common.twin.physics import RUNNING_COLUMNS, SUMS
 
 # pods: behind the columns of cluster.py (P_*) and physics.py (R_*)
-T_ARRIVAL = 12  # seconds
-T_WORK = 13  # seconds on the reference node alone; a service's fixed duration
-T_CPU_USE = 14  # millicores this pod would use
+T_ARRIVAL = RUNNING_COLUMNS  # seconds
+T_WORK = 14  # seconds on the reference node alone; a service's fixed duration
 T_MEMORY_USE = 15  # bytes this pod holds at its peak
 T_CPU_ASKED = 16  # request before quotas
 T_MEMORY_ASKED = 17
@@ -29,30 +27,35 @@ T_TENANT = 20
 T_SLOWDOWN = 21  # current slowdown against the reference node alone
 D_STATUS = 22
 D_NODE = 23
-D_ZONE = 24  # NUMA zone, -1 where it spans zones
-D_DEVICES = 25  # bit set of GPU devices
-D_REMAINING = 26  # seconds of work left
-D_RATE = 27  # work per second
-D_START = 28
-D_END = 29
-D_SLOW_INTEGRAL = 30  # slowdown x seconds
-D_DECISION = 31  # open decision, -1 none
-D_LOO = 32  # .. + 3: current leave-one-out reward rates
-D_CHARGE = 36  # penalty rate charged for pending pods
-TWIN_POD_COLUMNS = 37
+D_DEVICES = 24  # bit set of GPU devices
+D_REMAINING = 25  # seconds of work left
+D_RATE = 26  # work per second
+D_START = 27
+D_END = 28
+D_SLOW_INTEGRAL = 29  # slowdown x seconds
+D_DECISION = 30  # open decision, -1 none
+D_LOO = 31  # .. + 3: current leave-one-out reward rates
+D_CHARGE = 35  # penalty rate charged for pending pods
+D_ZONE_CPU = 36  # .. + MAX_ZONES - 1: millicores taken in each NUMA zone
+D_ZONE_MEMORY = D_ZONE_CPU + MAX_ZONES
+TWIN_POD_COLUMNS = D_ZONE_MEMORY + MAX_ZONES
 
 # status of a pod
 WAITING, PENDING, RUNNING, FINISHED, KILLED = 0.0, 1.0, 2.0, 3.0, 4.0
 
+# queue: requests as in the first four columns of a pod, kept apart so that the queue is read in one go
+Q_POD = 4  # row
+Q_BACKOFF = 5  # evicted for memory at this time: looked at again only later
+QUEUE_COLUMNS = 6
+
 # rates: what a node contributes now
 J_TERM = 0  # .. + 3: util, qos, energy, penalty
 J_LAST = 4  # time of the last accumulation
-J_FINISH = 5  # time of the next finish, inf without
-J_FINISHER = 6  # slot of the pod that finishes next
-J_WATTS = 7
-J_USED = 8  # millicores in use
-J_RECOVER = 9  # time a failed node comes back, inf otherwise
-J_SUMS = 10
+J_FINISHER = 5  # slot of the pod that finishes next
+J_WATTS = 6
+J_USED = 7  # millicores in use
+J_HELD = 8  # pending pods that the node keeps out, as bits (`held_back`)
+J_SUMS = 9
 RATE_COLUMNS = J_SUMS + SUMS
 
 # decisions
@@ -70,8 +73,15 @@ V_DECISIONS, V_OLDEST, V_NODES, V_LAST, V_ROTATION, V_EVICTIONS, V_OOM = 20, 21,
 V_RATE = 27  # .. + 3: sum over nodes, penalty with the pending pods
 V_TOTAL = 31  # .. + 3: integral over the episode
 V_STEP = 35  # .. + 3: integral since the last decision
-V_WATT_SECONDS, V_USED_SECONDS, V_WATTS, V_USED, V_CPU, V_BACKLOG = 39, 40, 41, 42, 43, 44
-ENV_COLUMNS = 45
+V_WATT_SECONDS, V_USED_SECONDS, V_WATTS, V_USED, V_CPU, V_BACKLOG, V_ROOM = 39, 40, 41, 42, 43, 44, 45
+ENV_COLUMNS = 46
+
+# V_RETRY: the node that got room and whose pending pods are being looked at, or one of these
+NO_ROOM, ANY_ROOM = -1.0, -2.0
+
+# work: rows of scratch space of one cluster
+W_SUMS, W_WHOLE, W_PART, W_WEIGHTS = 0, 1, 2, 3
+WORK = (4, 16)
 
 
 class State(NamedTuple):
@@ -83,12 +93,16 @@ class State(NamedTuple):
     gpu: F64  # [B, N, MAX_GPUS], free milli-GPU
     zone: F64  # [B, N, MAX_ZONES, 2], free millicores and bytes
     rates: F64  # [B, N, RATE_COLUMNS]
+    due: F64  # [B, N]: time of the node's next finish, of its return where it is down, else inf
     slots: I32  # [B, N, K], pod rows; the first use[U_PODS] are taken
     pods: F64  # [B, M, TWIN_POD_COLUMNS], in order of arrival
-    queue: I32  # [B, M], pending pod rows, oldest first
+    queue: F64  # [B, M, QUEUE_COLUMNS], the pending pods, oldest first
     decisions: F64  # [B, D, DECISION_COLUMNS]
     faults: F64  # [B, Q, 3]: time, node, seconds down
     env: F64  # [B, ENV_COLUMNS]
-    physics: F64  # [2, PHYSICS]: the truth, and what the counterfactual model believes
+    physics: F64  # [B, 2, PHYSICS]: the truth, and what the counterfactual model believes
     random: npt.NDArray[np.uint64]  # [B], one generator a cluster
-    features: npt.NDArray[np.float32]  # [B, N, FN], re-encoded when a node changes
+    features: F32  # [B, N, FN], re-encoded when a node changes
+    work: F64  # [B, *WORK], scratch
+    found: I32  # [B, N], scratch: candidates of a decision
+    score: F64  # [B, N], scratch: their scores
