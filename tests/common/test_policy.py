@@ -138,3 +138,20 @@ def test_the_commands_show_and_verify(copy):
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_an_artifact_scores_kubernetes_records(saved):
+    from shoal_common.kube.snapshot import Snapshot
+    from shoal_common.pods import NodeRecord, PodRecord
+    from shoal_common.requests import PodResources
+    from shoal_common.scorers.artifact import snapshot_scorer
+
+    rooms = {"small": 1000, "large": 8000, "none": 0}
+    nodes = [
+        NodeRecord(name=name, allocatable={"cpu": cpu, "memory": 2**34, "pods": 110})
+        for name, cpu in rooms.items()
+    ]
+    pod = PodRecord(name="p", resources=PodResources())
+    verdict = snapshot_scorer(saved.directory)(Snapshot(tuple(nodes)), pod)
+    assert set(verdict.total) == set(verdict.feasible) == set(rooms)
+    assert np.isfinite(list(verdict.total.values())).all()

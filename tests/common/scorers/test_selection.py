@@ -33,7 +33,7 @@ def test_an_empty_mask_or_a_number_that_is_none_abstains():
     assert chosen.tolist() == [-1, -1, -1, 1]
     given.quotas[3, 1] = np.nan
     assert select(given, mask([0, 0], [1, 1], [1, 1], [0, 1]))[3] == -1
-    assert taken_quotas(given, np.array([-1, -1, -1, 0])).tolist() == [[1, 1], [1, 1], [1, 1], [1, 1]]
+    assert taken_quotas(given, np.array([-1, -1, -1, 0])).tolist() == [[1, 1], [1, 1], [1, 1], [0.5, 1]]
 
 
 def test_profiles_are_flat_candidates_with_their_own_quotas():
