@@ -18,6 +18,7 @@ from shoal_common import __version__
 from shoal_common.errors import ShoalError
 
 GROUP = "shoal.commands"
+INTERRUPTED = 130
 
 SUMMARIES = {
     "score": "Score nodes for pods: kube-scheduler's own profile, Volcano, FGD, or a policy artifact.",
@@ -111,5 +112,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         print("shoal: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code
+        print("shoal: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +24,7 @@ from shoal_common.twin.scenarios import Scenario
 from shoal_simulations.fleet import Learning
 
 HELD_OUT_SEED, VALIDATION_SEED, TRAINING_SEED = 9_000, 8_000, 1_000_000
+EPISODE_SECONDS = 7_200.0  # of training; long against the reward horizon, so that most decisions close
 STREAMS = 8  # episodes that run side by side as one batch
 BEHAVIOURS = {
     "default-random": {"kube@1.36": 0.5, "random": 0.5},
@@ -73,7 +75,7 @@ def collect(
     """Log so many decisions of one cluster, in time order within each episode, rewards closed where possible.
 
     Episodes of the scenario's length run one after the other, `STREAMS` at a time; the last ones are run on
-    under the same policy's successor, kube-scheduler's default, until their open decisions close.
+    under kube-scheduler's default until their open decisions close.
     """
     parts = [empty(scenario)]
     left = decisions
@@ -82,7 +84,9 @@ def collect(
         env = VectorEnv([scenario] * streams, list(itertools.islice(seeds, streams)), weights, config)
         parts.append(_episodes(env, left, policy, form))
         left -= len(parts[-1])
-    return concatenate(parts)
+    log = concatenate(parts)
+    log.unit = np.arange(len(log), dtype=np.int64)
+    return log
 
 
 def _episodes(env: VectorEnv, limit: int, policy: Policy, form: RewardForm) -> Transitions:
@@ -166,7 +170,8 @@ class TwinSource:
     def __init__(
         self, scenario: Scenario, learner: Learner, config: Learning, weights: ObjectiveWeights, seed: int
     ) -> None:
-        self._scenario, self._learner, self._config = scenario, learner, config
+        self._scenario = replace(scenario, seconds=EPISODE_SECONDS)
+        self._learner, self._config = learner, config
         self._weights, self._seed = weights, seed
 
     def snapshot(self, round_number: int) -> Transitions:

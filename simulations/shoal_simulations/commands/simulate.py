@@ -59,15 +59,19 @@ def simulate(
     from rich.console import Console
 
     from shoal_simulations.report import print_comparison
-    from shoal_simulations.run import Options, claim, run_federation
+    from shoal_simulations.run import Interrupted, Options, claim, run_federation
     from shoal_simulations.virtual import Run
 
     run, options = Run(chosen, seed), Options(out, engine.value, workers, fresh)
     claim(run, options)
     errors = Console(stderr=True)
     errors.print(_headline(run), highlight=False)
-    with _Rounds(errors, chosen.federation.rounds) as watch:
-        summary = run_federation(run, options, watch)
+    try:
+        with _Rounds(errors, chosen.federation.rounds) as watch:
+            summary = run_federation(run, options, watch)
+    except Interrupted as stopped:
+        errors.print(str(stopped), highlight=False)
+        raise
     if as_json:
         print(json.dumps(summary))
         return
