@@ -39,8 +39,10 @@ def test_random_is_zero_and_the_oracle_one():
 
 def test_the_short_form_has_the_form_of_a_results_page():
     result = run(quick=True)
-    assert result["name"] == "action-interface"
-    assert set(result["metrics"]) == {"td3", "literal_td3", "wolpertinger"}
+    assert result["name"] == "action_interface"
+    (rows,) = result["metrics"].values()
+    assert [row["learner"] for row in rows] == ["td3"] * 2 + ["literal_td3"] * 2 + ["wolpertinger"] * 2
+    assert all(row.keys() == rows[0].keys() for row in rows)
     claim = result["claims"][0]
     assert claim["ci95"][0] <= claim["estimate"] <= claim["ci95"][1]
     assert claim["estimate"] > 0.5
