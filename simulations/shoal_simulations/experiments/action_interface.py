@@ -31,8 +31,8 @@ TEST_SEED = 9000
 REWARD_SCALE = 4.0  # a public constant: rewards of this problem span about a quarter
 THRESHOLD = 0.95
 NOTE = (
-    "One-step placement on 16 random nodes: 0 is a random feasible node, 1 the best one. All learners have the "
-    "same encoder, width, initialisation, batches and decisions. Gamma is 0: targets are idle in all three."
+    "One-step placement on 16 random nodes: 0 is a random feasible node, 1 the best one. All learners have "
+    "the same encoder, width, initialisation, batches and decisions. Gamma is 0: targets are idle in all."
 )
 ARMS = ("td3", "literal_td3", "wolpertinger")
 
