@@ -251,7 +251,7 @@ def make_apps(scenario: Scenario) -> Apps:
     devices = np.where(fraction < 1000, 1.0, rng.choice([1.0, 2.0], size=count, p=[0.75, 0.25]))
     is_gpu = kind == 3
     io = np.array([0.15, 0.05, 1.2, 0.2])[kind] * rng.uniform(0.5, 1.5, count)
-    sla = np.array([1.4, 1.8, 1.8, 1.6])[kind] * rng.uniform(0.9, 1.3, count)
+    sla = np.maximum(1.1, np.array([1.2, 1.4, 1.4, 1.3])[kind] * rng.uniform(0.9, 1.3, count))
     return Apps(
         share=share / share.sum(),
         kind=kind,
