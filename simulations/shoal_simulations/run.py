@@ -106,7 +106,7 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     outcome = engines.run(
         [{"cluster": cluster.name} for cluster in run.fleet.clusters],
         _run_config(run, out),
-        initial=learner.shared_state(),
+        initial=run.initial().shared_state(),
         engine=options.engine,
         workers=options.workers,
         sink=journal,
@@ -153,7 +153,7 @@ def _clear(out: Path) -> None:
 
 def _run_config(run: Run, out: Path) -> dict[str, bool | int | float | str]:
     """Flower's run configuration: the server's settings, and what the trainers read."""
-    federation = run.fleet.federation
+    federation, out = run.fleet.federation, out.resolve()  # workers may stand elsewhere
     return {
         **run.config,
         "rounds": federation.rounds,
