@@ -112,6 +112,6 @@ def terms(rows: Mapping[str, Sequence[float]], title: str) -> str:
         axes.set_xticks(range(len(TERMS)), TERMS)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_ylabel("time mean")
-        axes.legend()
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(rows))
 
     return _figure(draw, title)

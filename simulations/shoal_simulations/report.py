@@ -20,11 +20,11 @@ from shoal_simulations.comparison import DEFAULT, gains_against
 
 COLUMNS = (  # metric, title on the page, title in a terminal, factor, digits
     ("utilisation", "utilisation %", "util", 100.0, 1),
-    ("p99_latency_seconds", "P99 task latency s", "P99 s", 1.0, 0),
-    ("sla_violations", "SLA violated %", "SLA-", 100.0, 1),
-    ("power_watts_per_node", "power per node W", "W", 1.0, 0),
+    ("p99_latency_seconds", "P99 latency s", "P99 s", 1.0, 0),
+    ("sla_violations", "SLA missed %", "SLA-", 100.0, 1),
+    ("power_watts_per_node", "W per node", "W", 1.0, 0),
     ("success_rate", "success %", "done", 100.0, 1),
-    ("objective", "composite J", "J", 1.0, 3),
+    ("objective", "J", "J", 1.0, 3),
 )
 
 
@@ -79,7 +79,7 @@ STYLE = """
 }
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  margin: 0 auto; padding: 1rem; max-width: 70rem; }
+  margin: 0 auto; padding: 1rem; max-width: 74rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .5rem 0; }
