@@ -299,7 +299,7 @@ class VectorEnv:
             p99_service_slowdown=float(np.percentile(slow[service], 99)) if service.any() else 0.0,
             sla_violations=float(np.mean(slow[started] > pods[started, P_SLA])) if started.any() else 0.0,
             watts_per_node=float(env[V_WATT_SECONDS] / seconds / env[V_NODES]),
-            success=good / max(1, int(np.count_nonzero(arrived))),
+            success=float(good / max(1, np.count_nonzero(arrived))),
             pods=int(np.count_nonzero(arrived)),
             evictions=int(env[V_EVICTIONS]),
             oom_kills=int(env[V_OOM]),
