@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from shoal_common.learners.base import Learner
 from shoal_common.observation import FC, FN, FP, FT, Observation
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.transition import Transitions, concatenate
-from shoal_common.twin.batch import TwinConfig
+from shoal_common.twin.batch import Perturbation, TwinConfig
 from shoal_common.twin.env import RewardForm, VectorEnv
 from shoal_common.twin.scenarios import Scenario
 from shoal_simulations.fleet import Learning
@@ -33,6 +33,9 @@ BEHAVIOURS = {
 }
 
 Actions = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Form = RewardForm | Literal["lookahead", "shuffled"]
+"""lookahead: what a one-step model expects of the choice, known at once (for pretraining on public twins).
+shuffled: leave-one-out rewards dealt out at random (a negative control)."""
 Policy = Callable[[VectorEnv, Observation], Actions]
 """Decides a batch: action i64[B], quota f32[B, 2], propensity f32[B]."""
 
@@ -69,7 +72,7 @@ def collect(
     decisions: int,
     policy: Policy,
     weights: ObjectiveWeights,
-    form: RewardForm = "leave-one-out",
+    form: Form = "leave-one-out",
     config: TwinConfig | None = None,
 ) -> Transitions:
     """Log so many decisions of one cluster, in time order within each episode, rewards closed where possible.
@@ -86,12 +89,25 @@ def collect(
         left -= len(parts[-1])
     log = concatenate(parts)
     log.unit = np.arange(len(log), dtype=np.int64)
+    if form == "shuffled":
+        rows = log.eligible
+        log.reward[rows] = log.reward[np.random.default_rng(len(log)).permutation(rows)]
     return log
 
 
-def _episodes(env: VectorEnv, limit: int, policy: Policy, form: RewardForm) -> Transitions:
+Step = tuple[Observation, Actions, npt.NDArray[np.float32]]
+_NONE = np.zeros((STREAMS, 4), np.float32)
+
+
+def _expected(env: VectorEnv, action: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """What the one-step model expects of the chosen nodes, f32[B, 4]."""
+    expected: npt.NDArray[np.float32] = env.lookahead()[np.arange(len(action)), np.maximum(action, 0)]
+    return expected
+
+
+def _episodes(env: VectorEnv, limit: int, policy: Policy, form: Form) -> Transitions:
     """Log at most `limit` decisions of one batch of episodes."""
-    steps: list[tuple[Observation, Actions]] = []
+    steps: list[Step] = []
     streams: list[npt.NDArray[np.int64]] = []
     rows: list[npt.NDArray[np.int64]] = []
     taken = 0
@@ -100,7 +116,7 @@ def _episodes(env: VectorEnv, limit: int, policy: Policy, form: RewardForm) -> T
         actions = policy(env, obs)
         streams.append(alive)
         rows.append(env.decision[alive])
-        steps.append((obs, actions))
+        steps.append((obs, actions, _expected(env, actions[0]) if form == "lookahead" else _NONE))
         taken += len(alive)
         env.act(actions[0], actions[1])
     env.run({"kube@1.36": 1.0})
@@ -109,35 +125,35 @@ def _episodes(env: VectorEnv, limit: int, policy: Policy, form: RewardForm) -> T
 
 def _transitions(
     env: VectorEnv,
-    steps: list[tuple[Observation, Actions]],
+    steps: list[Step],
     streams: list[npt.NDArray[np.int64]],
     rows: list[npt.NDArray[np.int64]],
-    form: RewardForm,
+    form: Form,
 ) -> Transitions:
     """Join the steps, stream by stream, with the rewards that the twin knows by now."""
     stream, row = np.concatenate(streams), np.concatenate(rows)
     order = np.lexsort((row, stream))
     stream, row = stream[order], row[order]
-    reward, closed = env.rewards(form)
+    reward, closed = env.rewards("measurement" if form == "measurement" else "leave-one-out")
 
-    def joined(part: Callable[[Observation, Actions], npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
+    def joined(part: Callable[..., npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
         pairs = zip(steps, streams, strict=True)
         picked: list[npt.NDArray[Any]] = [part(*step)[alive].astype(kind) for step, alive in pairs]
         return np.asarray(np.concatenate(picked)[order])
 
     size = len(row)
     following = np.where(np.append(stream[1:] == stream[:-1], [False]), np.arange(1, size + 1), -1)
-    action = joined(lambda _, a: a[0], np.int32)
+    action = joined(lambda _, a, *__: a[0], np.int32)
     return Transitions(
-        node=joined(lambda o, _: o.node, np.float16),
-        pair=joined(lambda o, _: o.pair, np.float16),
-        task=joined(lambda o, _: o.task, np.float16),
-        ctx=joined(lambda o, _: o.ctx, np.float16),
-        mask=joined(lambda o, _: o.mask, np.bool_),
+        node=joined(lambda o, *_: o.node, np.float16),
+        pair=joined(lambda o, *_: o.pair, np.float16),
+        task=joined(lambda o, *_: o.task, np.float16),
+        ctx=joined(lambda o, *_: o.ctx, np.float16),
+        mask=joined(lambda o, *_: o.mask, np.bool_),
         action=action,
-        quota=joined(lambda _, a: a[1], np.float32),
-        propensity=joined(lambda _, a: a[2], np.float32),
-        reward=reward[stream, row],
+        quota=joined(lambda _, a, *__: a[1], np.float32),
+        propensity=joined(lambda _, a, *__: a[2], np.float32),
+        reward=joined(lambda *s: s[2], np.float32) if form == "lookahead" else reward[stream, row],
         closed=closed[stream, row] & (action >= 0),  # where the policy abstained it has nothing to learn
         next_index=following.astype(np.int64),
         unit=np.arange(size, dtype=np.int64),
@@ -185,4 +201,5 @@ class TwinSource:
         else:
             policy = exploring(self._learner, np.random.default_rng([self._seed, round_number]))
         seeds = training_seeds(self._seed, round_number)
-        return collect(self._scenario, seeds, decisions, policy, self._weights, config.reward)
+        twin = TwinConfig(perturbation=Perturbation(config.counterfactual_error, self._seed))
+        return collect(self._scenario, seeds, decisions, policy, self._weights, config.reward, twin)

@@ -162,8 +162,14 @@ class Learning(Section):
     """Fresh decisions that the current policy adds each round; 0 learns from the first log alone."""
     behaviour: Literal["default-random", "default", "random"] = "default-random"
     """Who made the logged decisions: half kube-scheduler's profile and half random covers good and bad."""
-    reward: Literal["leave-one-out", "measurement"] = "leave-one-out"
-    """leave-one-out: the twin's counterfactual without the pod. measurement: the node's own change."""
+    reward: Literal["leave-one-out", "measurement", "shuffled"] = "leave-one-out"
+    """leave-one-out: the twin's counterfactual without the pod. measurement: the node's own change. shuffled:
+    a negative control, leave-one-out rewards dealt out at random, from which nothing can be learned."""
+    counterfactual_error: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """How wrong the counterfactual model is: speeds, power, interference, each off by up to this share."""
+    start: Literal["scratch", "pretrained"] = "scratch"
+    """Where round 1 begins. pretrained: fitted to one-step lookahead on a public scenario, which costs no
+    privacy since no cluster's records are read."""
 
 
 class Privacy(Section):

@@ -16,10 +16,11 @@ from shoal_client.train import LocalTrainer, TrainingConfig
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.privacy.config import PrivacyConfig
 from shoal_common.privacy.plan import PrivacyPlan
-from shoal_common.replay import Replay, ReplayConfig
+from shoal_common.replay import Replay
 from shoal_common.reward import ObjectiveWeights
 from shoal_simulations.experience import TwinSource
 from shoal_simulations.fleet import Fleet
+from shoal_simulations.pretraining import pretrain, replay_config
 
 Scalar = bool | int | float | str
 TRAINER = "shoal_simulations.virtual:make_trainer"
@@ -70,6 +71,13 @@ class Run:
         config = TD3Config(width=learning.width, gamma=learning.gamma, learning_rate=learning.learning_rate)
         return TD3(config, self.seed, plan, cluster)
 
+    def initial(self) -> TD3:
+        """The learner that round 1 starts from: untrained, or pretrained on a public scenario."""
+        learner = self.learner()
+        if self.fleet.learning.start == "pretrained":
+            pretrain(learner, self.seed, self.weights, self.fleet.learning.candidates)
+        return learner
+
 
 def make_trainer(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> LocalTrainer:
     """The trainer of the cluster that `node_config["cluster"]` names."""
@@ -79,7 +87,7 @@ def make_trainer(node_config: Mapping[str, Scalar], run_config: Mapping[str, Sca
     plan = PrivacyPlan(privacy) if privacy else None
     learner = run.learner(plan, name)
     later = (run.fleet.federation.rounds - 1) * learning.decisions_per_round
-    replay = ReplayConfig(capacity=learning.first_decisions + later, next_decision=learning.gamma > 0)
+    replay = replay_config(learning.first_decisions + later, learning.gamma)
     return LocalTrainer(
         name,
         learner,
