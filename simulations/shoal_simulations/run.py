@@ -105,7 +105,7 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     journal = _Journal(run, learner, out / "rewards.jsonl", watch)
     outcome = engines.run(
         [{"cluster": cluster.name} for cluster in run.fleet.clusters],
-        _run_config(run, out),
+        flower_config(run, out),
         initial=run.initial().shared_state(),
         engine=options.engine,
         workers=options.workers,
@@ -151,7 +151,7 @@ def _clear(out: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _run_config(run: Run, out: Path) -> dict[str, bool | int | float | str]:
+def flower_config(run: Run, out: Path) -> dict[str, bool | int | float | str]:
     """Flower's run configuration: the server's settings, and what the trainers read."""
     federation, out = run.fleet.federation, out.resolve()  # workers may stand elsewhere
     return {

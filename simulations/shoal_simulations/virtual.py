@@ -18,6 +18,7 @@ from shoal_common.privacy.config import PrivacyConfig
 from shoal_common.privacy.plan import PrivacyPlan
 from shoal_common.replay import Replay
 from shoal_common.reward import ObjectiveWeights
+from shoal_common.twin.scenarios import Scenario, equal_nodes
 from shoal_simulations.experience import TwinSource
 from shoal_simulations.fleet import Fleet
 from shoal_simulations.pretraining import pretrain, replay_config
@@ -32,16 +33,30 @@ class Run:
 
     fleet: Fleet
     seed: int
+    equal: bool = False
+    """Every node of one class: a control in which there is less to learn."""
 
     @property
     def config(self) -> dict[str, Scalar]:
         """As it travels in a run configuration."""
-        return {"fleet": self.fleet.model_dump_json(by_alias=True), "seed": self.seed}
+        return {"fleet": self.fleet.model_dump_json(by_alias=True), "seed": self.seed, "equal": self.equal}
 
     @classmethod
     def parse(cls, config: Mapping[str, Scalar]) -> Run:
         """From a run configuration."""
-        return cls(Fleet.model_validate(json.loads(str(config["fleet"]))), int(config["seed"]))
+        return cls(
+            Fleet.model_validate(json.loads(str(config["fleet"]))), int(config["seed"]), bool(config["equal"])
+        )
+
+    def scenarios(self) -> tuple[Scenario, ...]:
+        """The clusters as the twin takes them."""
+        scenarios = self.fleet.scenarios()
+        return tuple(equal_nodes(s) for s in scenarios) if self.equal else scenarios
+
+    def scenario(self, cluster: str) -> Scenario:
+        """The scenario of one cluster of the fleet."""
+        names = [c.name for c in self.fleet.clusters]
+        return self.scenarios()[names.index(cluster)]
 
     @property
     def digest(self) -> str:
@@ -82,7 +97,7 @@ class Run:
 def make_trainer(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> LocalTrainer:
     """The trainer of the cluster that `node_config["cluster"]` names."""
     run, name = Run.parse(run_config), str(node_config["cluster"])
-    scenario = next(s for s in run.fleet.scenarios() if s.name == name)
+    scenario = run.scenario(name)
     privacy, learning = run.privacy(), run.fleet.learning
     plan = PrivacyPlan(privacy) if privacy else None
     learner = run.learner(plan, name)

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the learning real, and is the federation? Every row and control, on the embedded fleet.
+
+Each arm is a configuration of `shoal simulate`'s own run: the same ServerApp, ClientApp and trainer, in
+process. Local-only is a federation of one cluster, with as many updates. Tuning used arrivals 8000.. and
+training seeds below 100; what is reported uses arrivals 9000.. and training seeds from 100 on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
+
+from shoal_common.errors import ShoalError
+from shoal_common.learners.td3 import TD3
+from shoal_common.twin.scenarios import Scenario
+from shoal_common.wire import Arrays
+from shoal_simulations import engines
+from shoal_simulations.comparison import Interval, interval
+from shoal_simulations.evaluation import BASELINES, evaluate, held_out
+from shoal_simulations.fleet import Fleet, load_fleet
+from shoal_simulations.run import flower_config
+from shoal_simulations.virtual import Run
+
+F64 = npt.NDArray[np.float64]
+FIRST_SEED = 100
+EPSILON_MOST, GAIN_LEAST, GAIN_LEAST_DP = 3.0, 10.0, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is run."""
+
+    training_seeds: int = 3
+    scarce_seeds: int = 8
+    held_out_seeds: int = 12
+    updates: int = 400
+    private_records: int = 48_000
+    public_records: int = 4_000
+    scarce: tuple[int, ...] = (300, 1_000)
+
+
+QUICK = Scale(1, 2, 8, 100, 12_000, 2_000, (300,))
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to train, as differences from the embedded fleet."""
+
+    name: str
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    private: bool = False
+    local: bool = False
+    equal: bool = False
+
+
+def arms(scale: Scale) -> tuple[Arm, ...]:
+    """The arms of `learning is real`."""
+    records = {"first_decisions": scale.public_records}
+    return (
+        Arm("local only", records, local=True),
+        Arm("federated", records),
+        Arm("federated, DP", {"first_decisions": scale.private_records}, private=True),
+        Arm(
+            "pretrained, then DP",
+            {"first_decisions": scale.private_records, "start": "pretrained"},
+            private=True,
+        ),
+        Arm("wrong counterfactual", records | {"counterfactual_error": 0.3}),
+        Arm("measurement only", records | {"reward": "measurement"}),
+        Arm("shuffled rewards", records | {"reward": "shuffled"}),
+        Arm("contextual bandit (gamma 0)", records | {"gamma": 0.0}),
+        Arm("equal nodes", records, equal=True),
+    )
+
+
+def scarce_arms(decisions: int, gamma: float = 0.9) -> tuple[Arm, Arm]:
+    """Local and federated at so many logged decisions a cluster."""
+    learning = {"first_decisions": decisions, "gamma": gamma}
+    return Arm("local", learning, local=True), Arm("federated", learning)
+
+
+def configured(fleet: Fleet, arm: Arm, scale: Scale) -> Fleet:
+    """The fleet of one arm: its learning, its privacy, as many rounds as the updates need."""
+    learning = fleet.learning.model_copy(update=dict(arm.learning))
+    rounds = scale.updates // learning.updates_per_round
+    privacy = fleet.privacy.model_copy(
+        update={"enabled": arm.private, "units_public": max(scale.private_records, fleet.privacy.batch)}
+    )
+    federation = fleet.federation.model_copy(update={"rounds": rounds})
+    update = {"learning": learning, "privacy": privacy, "federation": federation}
+    return fleet.model_copy(update=update)
+
+
+def train(fleet: Fleet, seed: int, equal: bool = False) -> tuple[Arrays, float | None]:
+    """Run one federation in process; the final arrays and the largest epsilon of its clusters."""
+    run = Run(fleet, seed, equal)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = engines.run(
+            [{"cluster": cluster.name} for cluster in fleet.clusters],
+            flower_config(run, Path(folder)),
+            initial=run.initial().shared_state(),
+        )
+    if any(record.refused or record.void for record in outcome.history):
+        raise ShoalError("a cluster was refused in a round: the arm would not be what it says")
+    spent = [value for record in outcome.history for value in record.epsilon.values()]
+    arrays = {name: np.array(array) for name, array in outcome.arrays.items()}
+    return arrays, max(spent, default=None)
+
+
+Task = tuple[Fleet, int, bool]
+
+
+def train_all(tasks: Sequence[Task], what: str) -> list[tuple[Arrays, float | None]]:
+    """Train every task, one process a core, with a progress bar; the order is that of the tasks."""
+    context = multiprocessing.get_context("spawn")
+    console = Console(stderr=True)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        done = pool.map(train, *zip(*tasks, strict=True))
+        return list(track(done, total=len(tasks), description=what, console=console))
+
+
+def alone(fleet: Fleet) -> list[Fleet]:
+    """The fleet as federations of one cluster each."""
+    return [fleet.model_copy(update={"clusters": (cluster,)}) for cluster in fleet.clusters]
+
+
+def tasks_of(fleet: Fleet, arm: Arm, scale: Scale, seeds: Iterable[int]) -> list[Task]:
+    """What an arm trains: one federation a seed, or one a seed and cluster."""
+    own = configured(fleet, arm, scale)
+    parts = alone(own) if arm.local else [own]
+    return [(part, seed, arm.equal) for seed in seeds for part in parts]
+
+
+class Arena:
+    """The held-out arrivals and kube-scheduler's default on them, against which everything is a gain."""
+
+    def __init__(self, run: Run, seeds: Sequence[int]) -> None:
+        self.run, self.seeds = run, seeds
+        self.scenarios = run.scenarios()
+        self.names = [s.name for s in self.scenarios]
+        self._default = self._objective(self.scenarios, "kube@1.36")
+
+    def _objective(self, where: Sequence[Scenario], policy: str | TD3) -> F64:
+        found = evaluate(where, self.seeds, self.run.weights, policy)
+        return np.array([[o.objective for o in found[s.name]] for s in where])
+
+    def gain(self, policy: str | TD3) -> F64:
+        """Gain over the default in percent, f64[clusters, seeds]."""
+        return 100 * (self._objective(self.scenarios, policy) - self._default) / np.abs(self._default)
+
+    def gain_of(self, arrays: Sequence[Arrays]) -> F64:
+        """Gain of one model for all clusters, or of one model each."""
+        if len(arrays) == 1:
+            return self.gain(self._learner(arrays[0]))
+        rows = []
+        for i, own in enumerate(arrays):
+            objective = self._objective([self.scenarios[i]], self._learner(own))[0]
+            rows.append(100 * (objective - self._default[i]) / np.abs(self._default[i]))
+        return np.array(rows)
+
+    def _learner(self, arrays: Arrays) -> TD3:
+        learner = self.run.learner()
+        learner.load_shared(dict(arrays))
+        return learner
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Run every arm; claims, controls and tables in the form of a results page."""
+    scale, fleet = QUICK if quick else Scale(), load_fleet("default")
+    seeds = range(FIRST_SEED, FIRST_SEED + scale.training_seeds)
+    learned, epsilon = _train_arms(fleet, scale, seeds)
+    gains = _gains(fleet, scale, seeds, learned)
+    claims = _learning_claims(gains, epsilon)
+    scarce = [_scarce(fleet, scale, decisions, 0.9) for decisions in scale.scarce]
+    bandit = [_scarce(fleet, replace(scale, scarce_seeds=min(5, scale.scarce_seeds)), scale.scarce[0], 0.0)]
+    claims += [_federation_claim(table) for table in scarce]
+    names = [cluster.name for cluster in fleet.clusters]
+    return {
+        "seeds": scale.training_seeds,
+        "note": _note(scale, epsilon, fleet),
+        "claims": claims,
+        "controls": _controls(gains),
+        "metrics": {
+            "gain_over_the_default_profile_percent": [_row(name, gains[name], names) for name in gains],
+            "federated_minus_local_percent": [_scarce_row(t, names) for t in [*scarce, *bandit]],
+            "negative_transfer": _negative(scarce, names),
+        },
+    }
+
+
+def _train_arms(
+    fleet: Fleet, scale: Scale, seeds: Sequence[int]
+) -> tuple[dict[str, list[list[Arrays]]], float | None]:
+    """Train all arms; by arm and seed the models (one, or one a cluster), and the largest epsilon."""
+    plans = [(arm, tasks_of(fleet, arm, scale, seeds)) for arm in arms(scale)]
+    done = iter(train_all([task for _, tasks in plans for task in tasks], "arms"))
+    models: dict[str, list[list[Arrays]]] = {}
+    spent: list[float] = []
+    for arm, tasks in plans:
+        found = [next(done) for _ in tasks]
+        spent += [value for _, value in found if value is not None]
+        size = len(tasks) // len(seeds)
+        models[arm.name] = [[a for a, _ in found[i * size : (i + 1) * size]] for i in range(len(seeds))]
+    return models, max(spent, default=None)
+
+
+def _gains(
+    fleet: Fleet, scale: Scale, seeds: Sequence[int], models: Mapping[str, list[list[Arrays]]]
+) -> dict[str, F64]:
+    """By row, gain f64[training seeds, clusters, held-out seeds]; heuristics have one training seed."""
+    shape, where = Run(fleet, seeds[0]), held_out(scale.held_out_seeds)
+    arena = Arena(shape, where)
+    rows = {name: arena.gain(scorer)[None] for name, scorer in BASELINES.items() if name != "default"}
+    rows["bestfit"] = arena.gain("bestfit")[None]
+    rows["untrained"] = np.array([arena.gain(Run(fleet, seed).learner()) for seed in seeds])
+    pretrained = configured(fleet, Arm("", {"start": "pretrained"}), scale)
+    rows["pretrained only"] = np.array([arena.gain(Run(pretrained, seed).initial()) for seed in seeds])
+    equal = Arena(replace(shape, equal=True), where)
+    for arm in arms(scale):
+        place = equal if arm.equal else arena
+        rows[arm.name] = np.array([place.gain_of(own) for own in models[arm.name]])
+    rows["equal nodes: most-allocated"] = equal.gain("most-allocated")[None]
+    return rows
+
+
+def by_cluster(gain: F64) -> list[Interval]:
+    """Interval over held-out seeds of each cluster's gain, the mean over training seeds."""
+    return [interval(cluster.tolist()) for cluster in gain.mean(axis=0)]
+
+
+def overall(gain: F64) -> Interval:
+    """Interval over held-out seeds of the gain averaged over clusters and training seeds."""
+    return interval(gain.mean(axis=(0, 1)).tolist())
+
+
+def passes(gain: F64, rows: Mapping[str, F64], least: float = GAIN_LEAST) -> bool:
+    """The gate: large enough, every cluster above 0, better than MostAllocated and untrained networks."""
+    better = [overall(gain.mean(axis=0, keepdims=True) - rows[n].mean(axis=0)).low > 0 for n in _RIVALS]
+    return overall(gain).mean >= least and all(i.low > 0 for i in by_cluster(gain)) and all(better)
+
+
+_RIVALS = ("most-allocated", "untrained")
+
+
+def _claim(text: str, estimate: Interval, holds: bool) -> dict[str, Any]:
+    return {"claim": text, "estimate": estimate.mean, "ci95": [estimate.low, estimate.high], "holds": holds}
+
+
+def _learning_claims(rows: Mapping[str, F64], epsilon: float | None) -> list[dict[str, Any]]:
+    claims = []
+    for name in ("federated", "wrong counterfactual", "measurement only"):
+        text = f"{name}, without DP: gain over the default profile passes the gate (>= {GAIN_LEAST:g} %)"
+        claims.append(_claim(text, overall(rows[name]), passes(rows[name], rows)))
+    private = rows["federated, DP"]
+    above = overall(private).mean >= GAIN_LEAST_DP and all(i.low > 0 for i in by_cluster(private))
+    within = epsilon is not None and epsilon <= EPSILON_MOST
+    text = (
+        f"federated, DP at epsilon {epsilon:.3g} a record: gain >= {GAIN_LEAST_DP:g} %, every cluster above 0"
+    )
+    claims.append(_claim(text, overall(private), above and within))
+    for name in _RIVALS:
+        difference = overall(rows["federated"].mean(axis=0, keepdims=True) - rows[name].mean(axis=0))
+        claims.append(_claim(f"federated minus {name}, points", difference, difference.low > 0))
+    return claims
+
+
+def _controls(rows: Mapping[str, F64]) -> list[dict[str, Any]]:
+    shuffled = rows["shuffled rewards"]
+    return [
+        _claim(
+            "shuffled rewards do not pass the federated gate",
+            overall(shuffled),
+            not passes(shuffled, rows),
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Scarce:
+    """Local and federated gains at one size of log, f64[training seeds, clusters]."""
+
+    decisions: int
+    gamma: float
+    local: F64
+    federated: F64
+
+    @property
+    def difference(self) -> F64:
+        """Federated minus local, f64[training seeds, clusters]."""
+        return self.federated - self.local
+
+
+def _scarce(fleet: Fleet, scale: Scale, decisions: int, gamma: float) -> Scarce:
+    seeds = range(FIRST_SEED, FIRST_SEED + scale.scarce_seeds)
+    arena = Arena(Run(fleet, FIRST_SEED), held_out(scale.held_out_seeds))
+    found = []
+    for arm in scarce_arms(decisions, gamma):
+        tasks = tasks_of(fleet, arm, scale, seeds)
+        models = [arrays for arrays, _ in train_all(tasks, f"{decisions} decisions")]
+        size = len(tasks) // len(seeds)
+        own = [models[i * size : (i + 1) * size] for i in range(len(seeds))]
+        found.append(np.array([arena.gain_of(arrays).mean(axis=1) for arrays in own]))
+    return Scarce(decisions, gamma, *found)
+
+
+def _federation_claim(table: Scarce) -> dict[str, Any]:
+    difference = interval(table.difference.mean(axis=1).tolist())
+    text = f"{table.decisions} logged decisions a cluster: federated minus local only, points"
+    return _claim(text, difference, difference.low > 0)
+
+
+def _row(name: str, gain: F64, clusters: Sequence[str]) -> dict[str, Any]:
+    total = overall(gain)
+    row: dict[str, Any] = {"row": name, "mean": total.mean, "95 %": [total.low, total.high]}
+    for cluster, found in zip(clusters, by_cluster(gain), strict=True):
+        row[cluster] = f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
+    return row
+
+
+def _scarce_row(table: Scarce, clusters: Sequence[str]) -> dict[str, Any]:
+    total = interval(table.difference.mean(axis=1).tolist())
+    row: dict[str, Any] = {"decisions": table.decisions, "gamma": table.gamma, "seeds": len(table.local)}
+    row |= {"local": float(table.local.mean()), "federated": float(table.federated.mean())}
+    row |= {"difference": total.mean, "95 %": [total.low, total.high]}
+    for i, cluster in enumerate(clusters):
+        found = interval(table.difference[:, i].tolist())
+        row[cluster] = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    return row
+
+
+def _negative(tables: Sequence[Scarce], clusters: Sequence[str]) -> list[dict[str, Any]]:
+    """How often a cluster was worse off in the federation than alone."""
+    return [
+        {
+            "decisions": t.decisions,
+            **{c: float((t.difference[:, i] < 0).mean()) for i, c in enumerate(clusters)},
+        }
+        for t in tables
+    ]
+
+
+def _note(scale: Scale, epsilon: float | None, fleet: Fleet) -> str:
+    spent = "none" if epsilon is None else f"{epsilon:.3g}"
+    return (
+        "Gain is 100 (J - J_default) / |J_default|, J the composite objective of the fleet file, paired by "
+        f"held-out arrival seed ({scale.held_out_seeds} a cluster); rows average {scale.training_seeds} "
+        f"training seeds, federated against local {scale.scarce_seeds}. Every learned row has "
+        f"{scale.updates} critic updates a cluster. DP: epsilon {spent} at delta {fleet.privacy.delta:g}, "
+        "unit one transition, neighbours by add or remove, simulated noise (not a guarantee). Rows with DP "
+        f"learn from {scale.private_records:,} records a cluster, the others from {scale.public_records:,}."
+    )
