@@ -17,6 +17,7 @@ from shoal_common.cluster import (
     I32,
     N_CPU,
     N_GPUS,
+    N_IO_CAPACITY,
     N_MEMORY,
     N_SPEED,
     P_CLASS,
@@ -43,6 +44,7 @@ from shoal_common.twin.physics import (
     S_LOAD,
     S_WANTED,
     SUMS,
+    Y_KNEE,
     add_pod,
     deep_watts,
     qos_loss,
@@ -92,9 +94,12 @@ from shoal_common.twin.state import (
     V_WATT_RANGE,
     V_WATT_SECONDS,
     V_WATTS,
+    W_LOSS,
     W_PART,
     W_SUMS,
+    W_USEFUL,
     W_WHOLE,
+    W_WITH,
     State,
 )
 
@@ -118,17 +123,23 @@ def set_terms(node: F64, env: F64, sums: F64, useful: float, loss: float, power:
 
 
 @lean_kernel
+def pod_terms(node: F64, physics: F64, sums: F64, pod: F64, k: int, work: F64) -> None:
+    """Note what the pod of slot k adds to a node: its useful work and its loss of service quality."""
+    seconds = stretch(node, physics, sums, pod)
+    work[W_USEFUL, k] = unlimited(node, physics, pod) / seconds
+    work[W_LOSS, k] = qos_loss(pod, seconds * queueing(node, physics, sums, pod))
+
+
+@lean_kernel
 def node_terms(
-    node: F64, physics: F64, env: F64, sums: F64, pods: F64, slots: I32, count: int, skip: int, out: F64
+    node: F64, physics: F64, env: F64, sums: F64, pods: F64, slots: I32, count: int, work: F64, out: F64
 ) -> None:
-    """Set out[4] to a node's reward terms for its pods without slot `skip` (-1: all of them)."""
+    """Set out[4] to a node's reward terms for its pods, whose parts stay in `work`."""
     useful, loss = 0.0, 0.0
     for k in range(count):
-        if k != skip:
-            pod = pods[slots[k]]
-            seconds = stretch(node, physics, sums, pod)
-            useful += unlimited(node, physics, pod) / seconds
-            loss += qos_loss(pod, seconds * queueing(node, physics, sums, pod))
+        pod_terms(node, physics, sums, pods[slots[k]], k, work)
+        useful += work[W_USEFUL, k]
+        loss += work[W_LOSS, k]
     set_terms(node, env, sums, useful, loss, watts(node, sums), out)
 
 
@@ -171,11 +182,46 @@ def pending_charge(s: State, b: int, n: int, leaving: F64, held: int) -> float:
 
 
 @lean_kernel
+def disturbed(node: F64, physics: F64, sums: F64, pod: F64, by: F64) -> bool:
+    """Whether a pod does anything to another one on the node; sums with both. False is certain."""
+    if pod[P_CLASS] == by[P_CLASS] or sums[S_WANTED] > node[N_CPU] or sums[S_IO] > node[N_IO_CAPACITY]:
+        return True
+    if 0.0 < pod[P_GPU] < 1000.0 and 0.0 < by[P_GPU] < 1000.0:
+        return True
+    return pod[P_CLASS] == 0 and sums[S_WANTED] > physics[Y_KNEE] * node[N_CPU]
+
+
+@lean_kernel
+def terms_without(s: State, b: int, n: int, out_slot: int, out: F64) -> None:
+    """Set out[4] to the believed terms of node n without a slot; what that pod did not touch is kept.
+
+    W_WITH and the parts of `node_terms` are those of all pods.
+    """
+    node, physics, work, pods = s.believed[b, n], s.physics[b, 1], s.work[b], s.pods[b]
+    slots, count, sums = s.slots[b, n], int(s.use[b, n, U_PODS]), s.work[b, W_SUMS]
+    sum_pods(sums, node, physics, pods, slots, count, out_slot)
+    gone = pods[slots[out_slot]]
+    useful, loss = 0.0, 0.0
+    for k in range(count):
+        if k == out_slot:
+            continue
+        pod = pods[slots[k]]
+        if disturbed(node, physics, work[W_WITH], pod, gone):
+            seconds = stretch(node, physics, sums, pod)
+            useful += unlimited(node, physics, pod) / seconds
+            loss += qos_loss(pod, seconds * queueing(node, physics, sums, pod))
+        else:
+            useful += work[W_USEFUL, k]
+            loss += work[W_LOSS, k]
+    set_terms(node, s.env[b], sums, useful, loss, watts(node, sums), out)
+
+
+@lean_kernel
 def leave_one_out(s: State, b: int, n: int) -> None:
     """Set D_LOO of every pod of a node: the node's terms with it minus without it, as the model believes."""
-    env, node, physics, pods = s.env[b], s.believed[b, n], s.physics[b, 1], s.pods[b]
+    node, physics, pods, work = s.believed[b, n], s.physics[b, 1], s.pods[b], s.work[b]
     slots, count = s.slots[b, n], int(s.use[b, n, U_PODS])
-    sums, whole, without = s.work[b, W_SUMS], s.work[b, W_WHOLE], s.work[b, W_PART]
+    whole, without = work[W_WHOLE], work[W_PART]
     known, held = False, held_back(s, b, n)
     s.rates[b, n, J_HELD] = float(held)
     for k in range(count):
@@ -183,11 +229,10 @@ def leave_one_out(s: State, b: int, n: int) -> None:
         if pod[D_DECISION] < 0:
             continue
         if not known:
-            sum_pods(sums, node, physics, pods, slots, count, -1)
-            node_terms(node, physics, env, sums, pods, slots, count, -1, whole)
+            sum_pods(work[W_WITH], node, physics, pods, slots, count, -1)
+            node_terms(node, physics, s.env[b], work[W_WITH], pods, slots, count, work, whole)
             known = True
-        sum_pods(sums, node, physics, pods, slots, count, k)
-        node_terms(node, physics, env, sums, pods, slots, count, k, without)
+        terms_without(s, b, n, k, without)
         for j in range(4):
             pod[D_LOO + j] = whole[j] - without[j]
         pod[D_CHARGE] = pending_charge(s, b, n, pod, held)

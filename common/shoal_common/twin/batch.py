@@ -36,6 +36,7 @@ from shoal_common.twin.state import (
     NO_ROOM,
     QUEUE_COLUMNS,
     RATE_COLUMNS,
+    SLOTS,
     V_BATTERY_WH,
     V_CAPACITY,
     V_CHARGE,
@@ -60,7 +61,6 @@ from shoal_common.twin.state import (
 )
 from shoal_common.twin.step import start
 
-SLOTS = 112  # kubelet's default of 110 pods a node, and one for lookahead
 CORES_PER_REFERENCE_POD = 2.5
 
 

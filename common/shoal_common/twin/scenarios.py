@@ -46,13 +46,11 @@ from shoal_common.twin.physics import R_CPU, R_IO, R_USE
 from shoal_common.twin.state import (
     D_DECISION,
     D_NODE,
-    T_APP,
     T_ARRIVAL,
     T_CPU_ASKED,
     T_LIMIT_RATIO,
     T_MEMORY_ASKED,
     T_MEMORY_USE,
-    T_TENANT,
     T_WORK,
     TWIN_POD_COLUMNS,
 )
@@ -149,7 +147,6 @@ class Workload:
     burst_pods: float = 8.0
     heavy_tail: float = 0.0  # share of pods whose duration is Pareto (index 1.5)
     mean_seconds: tuple[float, float] = (200.0, 1400.0)
-    tenants: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +228,6 @@ class Apps:
     io: F64
     sla: F64
     seconds: F64
-    tenant: npt.NDArray[np.int64]
 
 
 def make_apps(scenario: Scenario) -> Apps:
@@ -264,7 +260,6 @@ def make_apps(scenario: Scenario) -> Apps:
         io=io,
         sla=sla,
         seconds=rng.uniform(*work.mean_seconds, count),
-        tenant=rng.integers(0, work.tenants, count),
     )
 
 
@@ -317,7 +312,6 @@ def _pod_rows(
     pods[:, R_CPU] = use
     pods[:, T_MEMORY_USE] = np.minimum(apps.memory_ratio[app] * rng.lognormal(0.0, 0.15, count), 1.3) * memory
     pods[:, T_CPU_ASKED], pods[:, T_MEMORY_ASKED] = cpu, memory
-    pods[:, T_APP], pods[:, T_TENANT] = app, apps.tenant[app]
     pods[:, [D_DECISION, D_NODE]] = -1.0
     return pods
 

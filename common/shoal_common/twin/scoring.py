@@ -198,12 +198,12 @@ def lookahead_terms(s: State, b: int, p: int, n: int, which: int, out: F64) -> N
         for j in range(4):
             before[j] = s.rates[b, n, J_TERM + j]
     else:
-        node_terms(node, physics, env, sums, pods, slots, count, -1, before)
+        node_terms(node, physics, env, sums, pods, slots, count, s.work[b], before)
     add_pod(sums, node, physics, pod, 1.0)
     spans = pod[R_SPANS]
     pod[R_SPANS] = 0.0 if zone_holds(s.zone[b, n], int(s.node[b, n, N_ZONES]), pod) else 1.0
     slots[count] = p  # behind the taken slots: seen by node_terms, never by the engine
-    node_terms(node, physics, env, sums, pods, slots, count + 1, -1, out)
+    node_terms(node, physics, env, sums, pods, slots, count + 1, s.work[b], out)
     stay = pod[P_DURATION]
     if pod[P_CLASS] != 0:
         stay *= stretch(node, physics, sums, pod)

@@ -15,28 +15,27 @@ import numpy.typing as npt
 from shoal_common.cluster import F32, F64, I32, MAX_ZONES
 from shoal_common.twin.physics import RUNNING_COLUMNS, SUMS
 
-# pods: behind the columns of cluster.py (P_*) and physics.py (R_*)
-T_ARRIVAL = RUNNING_COLUMNS  # seconds
-T_WORK = 14  # seconds on the reference node alone; a service's fixed duration
-T_MEMORY_USE = 15  # bytes this pod holds at its peak
-T_CPU_ASKED = 16  # request before quotas
-T_MEMORY_ASKED = 17
-T_LIMIT_RATIO = 18  # limit / request
-T_APP = 19
-T_TENANT = 20
-T_SLOWDOWN = 21  # current slowdown against the reference node alone
-D_STATUS = 22
-D_NODE = 23
-D_DEVICES = 24  # bit set of GPU devices
-D_REMAINING = 25  # seconds of work left
-D_RATE = 26  # work per second
-D_START = 27
-D_END = 28
-D_SLOW_INTEGRAL = 29  # slowdown x seconds
-D_DECISION = 30  # open decision, -1 none
-D_LOO = 31  # .. + 3: current leave-one-out reward rates
-D_CHARGE = 35  # penalty rate charged for pending pods
-D_ZONE_CPU = 36  # .. + MAX_ZONES - 1: millicores taken in each NUMA zone
+# pods: behind the columns of cluster.py (P_*) and physics.py (R_*); what every event reads comes first, as a
+# cluster's pods are spread over more memory than the caches hold
+T_MEMORY_USE = RUNNING_COLUMNS  # bytes this pod holds at its peak
+T_LIMIT_RATIO = 14  # limit / request
+T_SLOWDOWN = 15  # current slowdown against the reference node alone
+D_REMAINING = 16  # seconds of work left
+D_RATE = 17  # work per second
+D_START = 18
+D_SLOW_INTEGRAL = 19  # slowdown x seconds
+D_DECISION = 20  # open decision, -1 none
+D_LOO = 21  # .. + 3: current leave-one-out reward rates
+D_CHARGE = 25  # penalty rate charged for pending pods
+D_DEVICES = 26  # bit set of GPU devices
+T_ARRIVAL = 27  # seconds
+T_WORK = 28  # seconds on the reference node alone; a service's fixed duration
+T_CPU_ASKED = 29  # request before quotas
+T_MEMORY_ASKED = 30
+D_STATUS = 31
+D_NODE = 32
+D_END = 33
+D_ZONE_CPU = 34  # .. + MAX_ZONES - 1: millicores taken in each NUMA zone
 D_ZONE_MEMORY = D_ZONE_CPU + MAX_ZONES
 TWIN_POD_COLUMNS = D_ZONE_MEMORY + MAX_ZONES
 
@@ -81,7 +80,10 @@ NO_ROOM, ANY_ROOM = -1.0, -2.0
 
 # work: rows of scratch space of one cluster
 W_SUMS, W_WHOLE, W_PART, W_WEIGHTS = 0, 1, 2, 3
-WORK = (4, 16)
+W_WITH = 4  # sums over all pods of a node
+W_USEFUL, W_LOSS = 5, 6  # by slot: useful work, loss of service quality
+SLOTS = 112  # kubelet's default of 110 pods a node, and one for lookahead
+WORK = (7, SLOTS)
 
 
 class State(NamedTuple):

@@ -14,6 +14,7 @@ from shoal_common.cluster import (
     N_GPUS,
     N_MEMORY,
     N_PODS,
+    P_MEMORY,
     U_CPU,
     U_GPU,
     U_MEMORY,
@@ -35,6 +36,8 @@ from shoal_common.twin.state import (
     Q_POD,
     RUNNING,
     T_ARRIVAL,
+    T_LIMIT_RATIO,
+    T_MEMORY_ASKED,
     V_BACKLOG,
     V_CLOCK,
     V_EVICTIONS,
@@ -146,9 +149,9 @@ def test_an_evicted_pod_does_not_come_back_at_once_for_ever(calm: Scenario) -> N
     """A node that is short of memory evicts; the same action over and over must still move time."""
     env = VectorEnv([calm], [3], config=TwinConfig(track=False))
     env.state.node[0, :, N_MEMORY] /= 2.2  # requests no longer cover what pods hold
-    env.state.pods[0, :, 1] /= 4
-    env.state.pods[0, :, 17] /= 4
-    env.state.pods[0, :, 18] = 100.0
+    env.state.pods[0, :, P_MEMORY] /= 4
+    env.state.pods[0, :, T_MEMORY_ASKED] /= 4
+    env.state.pods[0, :, T_LIMIT_RATIO] = 100.0
     for _ in range(20_000):
         if env.done.all():
             break

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal_common.cluster import U_PODS, fits
+from shoal_common.cluster import P_DURATION, U_PODS, fits
 from shoal_common.errors import InputError
 from shoal_common.twin.batch import TwinConfig
 from shoal_common.twin.env import VectorEnv
 from shoal_common.twin.placement import place
 from shoal_common.twin.scenarios import NODE_CLASSES, Scenario, Workload
 from shoal_common.twin.scoring import HAND, KUBE_136, SCORER_IDS, choose, find_nodes
-from shoal_common.twin.state import J_TERM, V_POD, V_ROTATION, State
+from shoal_common.twin.state import D_RATE, J_TERM, V_POD, V_ROTATION, State
 
 NAMES = tuple(name for name in SCORER_IDS if name != "random")
 
@@ -76,8 +76,8 @@ def test_lookahead_is_the_real_change(busy: Scenario) -> None:
             before = s.rates[0, n, J_TERM : J_TERM + 4].copy()
             place(s, 0, p, n)
             change = s.rates[0, n, J_TERM : J_TERM + 4] - before
-            class_, duration = s.pods[0, p, 4], s.pods[0, p, 8]
-            stay = min(300.0, duration if class_ == 0 else duration / s.pods[0, p, 26])
+            duration, rate = s.pods[0, p, P_DURATION], s.pods[0, p, D_RATE]  # a service's rate is 1
+            stay = min(300.0, duration / rate)
             norm = 1 - np.exp(-300.0 / 200.0)
             reward = 4.0 * env.nodes * change * (1 - np.exp(-stay / 200.0)) / norm
             assert np.allclose(expected[n], np.clip(reward, -6, 6), rtol=1e-5, atol=1e-6)
