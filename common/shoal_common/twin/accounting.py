@@ -188,7 +188,7 @@ def disturbed(node: F64, physics: F64, sums: F64, pod: F64, by: F64) -> bool:
         return True
     if 0.0 < pod[P_GPU] < 1000.0 and 0.0 < by[P_GPU] < 1000.0:
         return True
-    return pod[P_CLASS] == 0 and sums[S_WANTED] > physics[Y_KNEE] * node[N_CPU]
+    return bool(pod[P_CLASS] == 0 and sums[S_WANTED] > physics[Y_KNEE] * node[N_CPU])
 
 
 @lean_kernel

@@ -291,7 +291,7 @@ class VectorEnv:
         batch = (status == FINISHED) & (pods[:, P_CLASS] != 0)
         service = started & (pods[:, P_CLASS] == 0)
         latency = pods[batch, D_END] - pods[batch, T_ARRIVAL]
-        good = np.count_nonzero(started & (status != KILLED) & (status != PENDING))
+        good = int(np.count_nonzero(started & (status != KILLED) & (status != PENDING)))
         return Outcome(
             composite=float(terms @ self._w64),
             terms=(float(terms[0]), float(terms[1]), float(terms[2]), float(terms[3])),
@@ -300,7 +300,7 @@ class VectorEnv:
             p99_service_slowdown=float(np.percentile(slow[service], 99)) if service.any() else 0.0,
             sla_violations=float(np.mean(slow[started] > pods[started, P_SLA])) if started.any() else 0.0,
             watts_per_node=float(env[V_WATT_SECONDS] / seconds / env[V_NODES]),
-            success=float(good / max(1, np.count_nonzero(arrived))),
+            success=good / max(1, int(np.count_nonzero(arrived))),
             pods=int(np.count_nonzero(arrived)),
             evictions=int(env[V_EVICTIONS]),
             oom_kills=int(env[V_OOM]),
