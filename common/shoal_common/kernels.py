@@ -25,7 +25,10 @@ SOURCES = (
     "accelerators/*.py",
     "replay/store.py",
     "scorers/f*.py",
-    "twin/*.py",
+    *(
+        f"twin/{name}.py"
+        for name in ("accounting", "engine", "physics", "placement", "scoring", "state", "step")
+    ),
 )
 
 
