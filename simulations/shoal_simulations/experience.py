@@ -21,9 +21,10 @@ from shoal_common.transition import Transitions, concatenate
 from shoal_common.twin.batch import Perturbation, TwinConfig
 from shoal_common.twin.env import RewardForm, VectorEnv
 from shoal_common.twin.scenarios import Scenario
+from shoal_common.twin.traced import TRAINING_SEED
 from shoal_simulations.fleet import Learning
 
-HELD_OUT_SEED, VALIDATION_SEED, TRAINING_SEED = 9_000, 8_000, 1_000_000
+HELD_OUT_SEED, VALIDATION_SEED = 9_000, 8_000
 EPISODE_SECONDS = 7_200.0  # of training; long against the reward horizon, so that most decisions close
 STREAMS = 8  # episodes that run side by side as one batch
 BEHAVIOURS = {

@@ -6,6 +6,7 @@ The embedded fleets lie in `fleets/`: `default`, `small`, `article`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,8 +16,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from shoal_common.errors import InputError
 from shoal_common.twin.scenarios import NODE_CLASSES, NodeClass, Scenario, Workload
+from shoal_common.twin.traced import Recorded
 from shoal_simulations.hardware import NodeClassConfig, Positive, Share
 from shoal_simulations.toml_config import Section, read_toml, validate
+from shoal_simulations.traces.workload import recorded
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 
@@ -81,6 +84,15 @@ class Site(Section):
     """Mean time until a failed node is back, s."""
 
 
+class Trace(Section):
+    """Arrivals from a recorded pod list instead of generated ones (docs/traces.md)."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """The file; a relative path starts at the fleet file, `$NAME` is taken from the environment."""
+    format: Literal["openb", "borg-2011", "borg-2019"]
+    """Who wrote it. Only lists that record arrivals and lifetimes will do."""
+
+
 class Cluster(Section):
     """One virtual cluster: its nodes and its work."""
 
@@ -90,8 +102,10 @@ class Cluster(Section):
     """The hardware, by class and count."""
     scale: Positive = 1.0
     """Multiplies every count (rounded, at least one node a group): the same cluster smaller or larger."""
-    mix: Mix
-    """Shares of arriving pods by kind."""
+    mix: Mix | None = None
+    """Shares of arriving pods by kind. Give this or `trace`."""
+    trace: Trace | None = None
+    """A recorded pod list. Training takes windows of its first 70 %, the comparison of the rest."""
     load: Annotated[float, Field(gt=0, le=2)] = 0.66
     """CPU that arriving pods request on average, as a share of the cluster's cores. At 0.62-0.70 CPUs
     seldom queue while GPU-heavy mixes overload their accelerators."""
@@ -104,15 +118,24 @@ class Cluster(Section):
 
     def scenario(self, classes: Mapping[str, NodeClass], seconds: float) -> Scenario:
         """The same as the twin takes it, for episodes of so many seconds."""
-        mix, arrivals = self.mix, self.arrivals
-        workload = Workload(
-            mix=(mix.service, mix.compute, mix.io, mix.gpu),
-            load=self.load,
-            apps=self.apps,
-            **arrivals.model_dump(),
+        shares = (
+            (self.mix.service, self.mix.compute, self.mix.io, self.mix.gpu) if self.mix else (1.0, 0, 0, 0)
         )
+        workload = Workload(mix=shares, load=self.load, apps=self.apps, **self.arrivals.model_dump())
         counts = ((classes[g.node_class], max(1, round(g.count * self.scale))) for g in self.nodes)
-        return Scenario(self.name, tuple(counts), workload, seconds, **self.site.model_dump())
+        nodes, site = tuple(counts), self.site.model_dump()
+        return Scenario(self.name, nodes, workload, seconds, recorded=self._recorded(nodes), **site)
+
+    def _recorded(self, nodes: tuple[tuple[NodeClass, int], ...]) -> Recorded | None:
+        if self.trace is None:
+            return None
+        return recorded(Path(self.trace.path), self.trace.format, tuple(c for c, _ in nodes))
+
+    @model_validator(mode="after")
+    def _one_kind_of_work(self) -> Cluster:
+        if (self.mix is None) == (self.trace is None):
+            raise ValueError("needs exactly one of mix and trace; give one of them")
+        return self
 
 
 class Objective(Section):
@@ -279,7 +302,27 @@ def load_fleet(fleet: str) -> Fleet:
         raise InputError(fleet, "--fleet", "no such file or embedded fleet", remedy)
     parsed = validate(Fleet, read_toml(path, "--fleet"), str(path))
     _check_references(parsed, path)
-    return parsed
+    return _with_trace_paths(parsed, path)
+
+
+def _with_trace_paths(fleet: Fleet, path: Path) -> Fleet:
+    """The fleet with absolute trace paths, since workers may stand elsewhere.
+
+    Raises:
+        InputError: a trace is not there.
+    """
+    clusters = []
+    for i, cluster in enumerate(fleet.clusters):
+        if cluster.trace is None:
+            clusters.append(cluster)
+            continue
+        file = (path.parent / os.path.expandvars(cluster.trace.path)).resolve()
+        if not file.is_file():
+            field = f"clusters[{i}].trace.path"
+            raise InputError(str(path), field, f"no file {file}", "give the path of a pod list")
+        trace = cluster.trace.model_copy(update={"path": str(file)})
+        clusters.append(cluster.model_copy(update={"trace": trace}))
+    return fleet.model_copy(update={"clusters": tuple(clusters)})
 
 
 def _check_references(fleet: Fleet, path: Path) -> None:

@@ -54,6 +54,7 @@ from shoal_common.twin.state import (
     T_WORK,
     TWIN_POD_COLUMNS,
 )
+from shoal_common.twin.traced import LONGEST_SECONDS, SHORTEST_SECONDS, TRAINING_SEED, Recorded
 
 GIB = 1024**3
 CLASSES = ("service", "compute", "io", "gpu")
@@ -161,6 +162,7 @@ class Scenario:
     battery_wh: float = 0.0
     failures_per_node_day: float = 0.0
     repair_seconds: float = 600.0
+    recorded: Recorded | None = None  # pods of a trace instead of generated ones
 
     @property
     def node_rows(self) -> F64:
@@ -246,8 +248,7 @@ def make_apps(scenario: Scenario) -> Apps:
     fraction = rng.choice([250.0, 500.0, 1000.0], size=count, p=[0.25, 0.25, 0.5])
     devices = np.where(fraction < 1000, 1.0, rng.choice([1.0, 2.0], size=count, p=[0.75, 0.25]))
     is_gpu = kind == 3
-    io = np.array([0.15, 0.05, 1.2, 0.2])[kind] * rng.uniform(0.5, 1.5, count)
-    sla = np.maximum(1.1, np.array([1.2, 1.4, 1.4, 1.3])[kind] * rng.uniform(0.9, 1.3, count))
+    io, sla = _unrecorded(rng, kind, count)
     return Apps(
         share=share / share.sum(),
         kind=kind,
@@ -275,6 +276,8 @@ def arrival_times(scenario: Scenario, rate: float, rng: np.random.Generator) -> 
 
 def make_pods(scenario: Scenario, seed: int) -> F64:
     """The pods that arrive under a seed, f64[M, TWIN_POD_COLUMNS] in order of arrival."""
+    if scenario.recorded is not None:
+        return _recorded_pods(scenario, scenario.recorded, seed)
     apps, work, rng = make_apps(scenario), scenario.workload, scenario.generator(1, seed)
     demand = float((apps.share * apps.cpu_milli * apps.seconds).sum())  # millicore seconds a pod
     rate = work.load * scenario.cores * 1000 / demand
@@ -288,6 +291,42 @@ def make_pods(scenario: Scenario, seed: int) -> F64:
         app = np.concatenate([app, np.full(size, rng.choice(len(apps.share), p=apps.share))])
     order = np.argsort(times, kind="stable")
     return _pod_rows(apps, times[order], app[order], work, rng)
+
+
+def _recorded_pods(scenario: Scenario, trace: Recorded, seed: int) -> F64:
+    """A window of a trace; each request shape is an app whose unrecorded properties are drawn."""
+    rows, shape = trace.shapes()
+    draw, work, rng = scenario.generator(0), scenario.workload, scenario.generator(1, seed)
+    kind, count = trace.kind[rows], len(rows)
+    uses, tolerates = _unrecorded(draw, kind, count)
+    means = np.bincount(shape, trace.seconds) / np.bincount(shape)
+    apps = Apps(
+        share=np.bincount(shape) / len(shape),
+        kind=kind,
+        cpu_milli=trace.cpu_milli[rows],
+        memory=trace.memory[rows],
+        gpu_milli=trace.gpu_milli[rows],
+        gpus=trace.gpus[rows],
+        io=uses,
+        sla=tolerates,
+        use_ratio=draw.uniform(0.25, 0.95, count),
+        memory_ratio=draw.uniform(0.4, 0.9, count),
+        seconds=np.clip(means, SHORTEST_SECONDS, LONGEST_SECONDS),
+    )
+    nodes = scenario.node_rows
+    capacity = [nodes[:, column].sum() for column in (N_CPU, N_MEMORY, N_GPUS, N_PODS)]
+    offered = work.load * np.array(capacity) * np.array([1, 1, 1000, 1])
+    picked, times = trace.window(offered, scenario.seconds, seed >= TRAINING_SEED, rng)
+    pods = _pod_rows(apps, times, shape[picked], work, rng)
+    pods[:, T_WORK] = np.clip(trace.seconds[picked], SHORTEST_SECONDS, LONGEST_SECONDS)
+    return pods
+
+
+def _unrecorded(rng: np.random.Generator, kind: npt.NDArray[np.int64], count: int) -> tuple[F64, F64]:
+    """I/O that pods want and the slowdown they tolerate, by class."""
+    io = np.array([0.15, 0.05, 1.2, 0.2])[kind] * rng.uniform(0.5, 1.5, count)
+    sla = np.maximum(1.1, np.array([1.2, 1.4, 1.4, 1.3])[kind] * rng.uniform(0.9, 1.3, count))
+    return io, sla
 
 
 def _pod_rows(
@@ -307,7 +346,7 @@ def _pod_rows(
     pods[:, P_CPU_USE], pods[:, P_IO_USE] = apps.use_ratio[app] * cpu, apps.io[app]
     pods[:, P_DURATION] = apps.seconds[app]
     pods[:, R_IO] = apps.io[app] * rng.lognormal(0.0, 0.25, count)
-    pods[:, T_ARRIVAL], pods[:, T_WORK] = times, np.clip(seconds, 20.0, 14_400.0)
+    pods[:, T_ARRIVAL], pods[:, T_WORK] = times, np.clip(seconds, SHORTEST_SECONDS, LONGEST_SECONDS)
     pods[:, R_USE], pods[:, T_LIMIT_RATIO] = use, 1.5
     pods[:, R_CPU] = use
     pods[:, T_MEMORY_USE] = np.minimum(apps.memory_ratio[app] * rng.lognormal(0.0, 0.15, count), 1.3) * memory
