@@ -89,7 +89,7 @@ class RoundStore:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         (staging / _LEARNER).write_bytes(state.learner)
-        head = None
+        head = state.ledger_head
         if state.update is not None:
             (staging / _UPDATE).write_bytes(state.update.to_bytes())
             head = state.update.ledger_head or None

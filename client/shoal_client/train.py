@@ -14,6 +14,7 @@ So the ledger is never below what was released, and at most one round's range ab
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 import zlib
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import numpy as np
 
 from shoal_client.store import RoundStore, StoredRound
-from shoal_common.errors import InputError
+from shoal_common.errors import InputError, LedgerCorrupt
 from shoal_common.privacy.ledger import Ledger
 from shoal_common.privacy.shared_update import SharedUpdate
 from shoal_common.reward import ObjectiveWeights
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 _INT_MAX: Final = 2**31 - 1
+
+_log = logging.getLogger("shoal.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class LocalTrainer:
         self._round: int | None = None  # the round whose end the memory holds; None: not to be trusted
         self._steps = 0
         if self._store.latest() is None:
-            self._store.save(StoredRound(0, "", 0, None, None, _pickled(learner)))
+            self._begin()
 
     def round(self, global_state: Arrays, config: RoundConfig) -> SharedUpdate:
         """Train `config.round`, or return its stored update.
@@ -136,6 +139,15 @@ class LocalTrainer:
         self._store.save(state)
         self._round, self._steps = config.round, end
         return update
+
+    def _begin(self) -> None:
+        """Store round 0. Steps go on where the ledger ends: what an earlier run paid for is never free."""
+        head, step = None, 0
+        if self._plan is not None:
+            ledger = Ledger(self._ledger_path)
+            last = max((row.step_end for row in ledger.rows), default=0)
+            head, step = ledger.head, self._plan.config.aligned(last)
+        self._store.save(StoredRound(0, "", step, None, None, _pickled(self._learner), head))
 
     def _restore(self, config: RoundConfig) -> None:
         """Bring the memory to the end of the newest stored round."""
@@ -162,17 +174,36 @@ class LocalTrainer:
         self._round = latest
 
     def _check_budget(self, round_number: int, begin: int, end: int) -> None:
-        """Raise `BudgetExhausted` unless the range is paid for already or affordable."""
+        """Raise `BudgetExhausted` unless the range is paid for already or affordable.
+
+        Paid and not released is only the ledger's last row, of a round that a crash broke off.
+        """
         if self._plan is None or self._ledger is None:
             return
-        wanted = self._plan.charge(self._cluster, round_number, begin, end)
-        if all(row.key != wanted.key for row in self._ledger.rows):
+        wanted = self._plan.charge(self._cluster, round_number, begin, end).key
+        paid = [row.key for row in self._ledger.rows]
+        if wanted in paid[:-1]:
+            raise LedgerCorrupt(
+                f"{self._store.directory}: the training state is older than the ledger, which has {wanted} "
+                "and later rounds; what it paid for was released. Restore the state, or begin in another folder"
+            )
+        if wanted not in paid:
             self._ledger.check(self._plan, begin, end)
 
     def _learn(self, round_number: int) -> None:
-        rng = np.random.default_rng([self._config.seed, zlib.crc32(self._cluster.encode()), round_number])
-        for batch in self._batches(round_number, rng):
+        for batch in self._batches(round_number, self._rng(round_number)):
             self._learner.update(batch)
+
+    def _rng(self, round_number: int) -> np.random.Generator:
+        """What candidates and objective weights are drawn from.
+
+        A row's draws depend on how many rows stand before it. That couples no records as long as the draws
+        are secret: then every row's are alike. Under a known seed one record would decide what is drawn for
+        the next, so with real privacy they come from the operating system.
+        """
+        if self._plan is not None and not self._plan.simulation:
+            return np.random.default_rng()
+        return np.random.default_rng([self._config.seed, zlib.crc32(self._cluster.encode()), round_number])
 
     def _batches(self, round_number: int, rng: np.random.Generator) -> Iterator[Batch]:
         """The round's batches: Poisson draws of the plan, or uniform rows."""
@@ -181,10 +212,18 @@ class LocalTrainer:
             for _ in range(config.updates):
                 yield self._replay.sample(rng, config.batch, config.candidates, weights)
             return
-        snapshot = self._replay.snapshot(self._plan.config.units_public, rng)
+        snapshot = self._replay.snapshot()
+        if len(snapshot) > self._plan.config.units_public:
+            _log.warning(
+                "%s holds %d records, more than units_public = %d: batches are larger than planned, and "
+                "delta should be below 1 / records",
+                self._cluster,
+                len(snapshot),
+                self._plan.config.units_public,
+            )
         sampler = self._plan.sampler(self._plan.generator("sampler", self._cluster, round_number))
         for _ in range(config.updates):
-            yield snapshot.sample(rng, sampler.draw(), config.candidates, weights)
+            yield snapshot.sample(rng, sampler.draw(len(snapshot)), config.candidates, weights)
 
     def _charge(self, config: RoundConfig, begin: int, end: int) -> SharedUpdate:
         """Write the ledger row, then make the update that it pays for."""

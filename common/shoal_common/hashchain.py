@@ -75,14 +75,26 @@ class HashChain:
         """The record of a key, if there is one."""
         return self._by_key.get(key)
 
+    def refresh(self) -> None:
+        """Take in what another process appended since.
+
+        Raises:
+            LedgerCorrupt: the file was damaged, shortened, replaced or removed meanwhile.
+        """
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size != self._size:
+            self._reload()
+
     def append(self, key: str, body: dict[str, Any]) -> Record:
         """Put one record on disk and return it; the same key and body again return the first record.
 
         Returns only when the record survives a crash of the machine.
 
         Raises:
-            LedgerCorrupt: the key is there with another body, or the file was damaged meanwhile.
+            LedgerCorrupt: the key is there with another body, or the file was damaged, shortened, replaced or
+                removed meanwhile.
         """
+        self.refresh()  # before the lock, which would make a new file of one that was removed
         with self._locked() as descriptor:
             if os.fstat(descriptor).st_size != self._size:
                 self._reload()
@@ -129,7 +141,23 @@ class HashChain:
         self._by_key[record.key] = record
 
     def _reload(self) -> None:
-        """Read and verify the whole file; a torn last line is left out (and cut at the next append)."""
+        """Read and verify the whole file; a torn last line is left out (and cut at the next append).
+
+        What this object has seen before must still be there; where it is not, nothing is taken over, so that
+        every later append is refused too.
+        """
+        seen = self.head
+        before = vars(self).copy()
+        try:
+            self._read()
+            if not self.contains(seen):
+                problem = "records that were there are gone" if self._records else "the records are gone"
+                raise LedgerCorrupt(f"{self.path}: {problem}; restore the file")
+        except Exception:
+            vars(self).update(before)
+            raise
+
+    def _read(self) -> None:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

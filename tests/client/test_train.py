@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -61,12 +62,12 @@ class Source:
         return _transitions(round_number, self.size)
 
 
-def _trainer(folder, private=False, source=None, updates=4, privacy=PRIVATE):
+def _trainer(folder, private=False, source=None, updates=4, privacy=PRIVATE, ledger=None):
     plan = PrivacyPlan(privacy) if private else None
     learner = TD3(TD3Config(width=8), seed=3, plan=plan, cluster="a")
     replay = Replay(ReplayConfig(capacity=200), NODES)
     config = TrainingConfig(updates=updates, batch=8, candidates=3, seed=5)
-    return LocalTrainer("a", learner, replay, source or Source(), plan, folder, config)
+    return LocalTrainer("a", learner, replay, source or Source(), plan, folder, config, ledger)
 
 
 def _model():
@@ -237,6 +238,56 @@ def test_a_lost_ledger_is_noticed(tmp_path):
     (tmp_path / "ledger.jsonl").unlink()
     with pytest.raises(LedgerCorrupt):
         _trainer(tmp_path, True).round(model, _config(2))
+
+
+def test_a_ledger_that_is_lost_while_the_process_lives_is_noticed(tmp_path):
+    trainer = _trainer(tmp_path, True)
+    model = dict(_rounds(trainer, 1).arrays)
+    (tmp_path / "ledger.jsonl").unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="gone|missing"):
+            trainer.round(model, _config(2))
+
+
+def test_a_new_run_on_an_old_ledger_pays_for_its_own_rounds(tmp_path):
+    privacy = dataclasses.replace(PRIVATE, actor_every=3)
+    ledger = tmp_path / "ledger.jsonl"
+    for folder, steps in (
+        ("one", [(0, 4), (4, 8)]),
+        ("two", [(9, 13), (13, 17)]),
+    ):  # the actor's 3rd steps align
+        trainer = _trainer(tmp_path / folder, True, privacy=privacy, ledger=ledger)
+        _rounds(trainer, 2)
+        assert [(r.step_begin, r.step_end) for r in Ledger(ledger).rows[-2:]] == steps
+    assert len(Ledger(ledger).rows) == 4
+    with pytest.raises(BudgetExhausted):
+        _rounds(_trainer(tmp_path / "three", True, privacy=privacy, ledger=ledger), 20)
+
+
+def test_a_restored_backup_cannot_release_what_is_paid_for_a_second_time(tmp_path):
+    trainer = _trainer(tmp_path / "a", True, ledger=tmp_path / "ledger.jsonl")
+    _rounds(trainer, 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    _rounds(trainer, 3, first=2)
+    restored = _trainer(tmp_path / "backup", True, ledger=tmp_path / "ledger.jsonl")
+    with pytest.raises(LedgerCorrupt, match="older than the ledger"):
+        restored.round(_model(), _config(2))
+
+
+def test_with_real_privacy_candidates_are_drawn_from_secret_randomness(tmp_path):
+    def draws(folder, privacy):
+        return _trainer(tmp_path / folder, True, privacy=privacy)._rng(1).random(4).tolist()
+
+    real = dataclasses.replace(PRIVATE, simulation_seed=None)
+    assert draws("a", PRIVATE) == draws("b", PRIVATE)
+    assert draws("c", real) != draws("d", real)
+
+
+def test_a_cluster_with_more_records_than_the_public_number_trains_on_all(tmp_path, caplog):
+    privacy = dataclasses.replace(PRIVATE, units_public=10)
+    update = _trainer(tmp_path, True, privacy=privacy).round(_model(), _config(1))
+    assert update.epsilon == _ledger(tmp_path).rows[0].epsilon_after
+    assert "23 records, more than units_public = 10" in caplog.text  # in the cluster's own log
 
 
 def test_the_learners_state_is_kept_of_the_newest_round_only(tmp_path):

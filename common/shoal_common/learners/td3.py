@@ -25,13 +25,14 @@ the noise step, and targets are post-processing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shoal_common.errors import InputError
 from shoal_common.learners.base import (
     F32,
     Acted,
@@ -81,7 +82,7 @@ class TD3Config:
     adam_eps: float = 1e-8
     """Adam's epsilon; raise to 1e-4 where DP noise rules the second moment."""
     actor_every: int = 2
-    """Critic updates per actor (and target) update."""
+    """Critic updates per actor (and target) update. In private mode the plan's number holds instead."""
     tau: float = 0.01
     """Step of the soft target update; the paper's 0.005 suits a million updates, not a thousand."""
     policy_noise: float = 0.2
@@ -101,6 +102,13 @@ class TD3Config:
             raise ValueError("quota bounds must satisfy 0 < low <= high <= 1; counts must be at least 1")
 
 
+def _actor_every(plan: PrivacyPlan) -> int:
+    """The plan's number, from which the accountant counts; the learner has no other in private mode."""
+    if plan.config.actor_every < 1:
+        raise InputError("privacy", "actor_every", "0 counts no actor, and TD3 has one", "give 1 or more")
+    return plan.config.actor_every
+
+
 class TD3:
     """The learner; deterministic under its seed, which feeds a generator of its own.
 
@@ -110,7 +118,9 @@ class TD3:
     def __init__(
         self, config: TD3Config, seed: int, plan: PrivacyPlan | None = None, cluster: str = ""
     ) -> None:
-        self.config, self.updates = config, 0
+        if plan is not None:
+            config = replace(config, actor_every=_actor_every(plan))
+        self.config, self.updates, self._plan = config, 0, plan
         self._generator = torch.Generator().manual_seed(seed)
         width, profiles, bounds = config.width, config.profiles, config.quota_bounds
         actor = build(
@@ -118,6 +128,9 @@ class TD3:
         )
         critic = build(lambda: SetCritic(width, profiles, bounds is not None), self._generator, ("value",))
         self.networks = Networks(actor, critic, config.learning_rate, config.adam_eps, plan, cluster)
+        if plan is not None and not plan.simulation:
+            # which noise smooths a row's target depends on the rows before it: harmless while it is secret
+            self._generator = plan.generator("smoothing", cluster)
 
     # ------------------------------------------------------------------------------------------- acting
     def score(self, obs: Observation) -> Scores:
@@ -251,11 +264,13 @@ class TD3:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to continue to the bit: networks, targets, moments, generators, counter."""
-        own = {"generator": self._generator.get_state(), "updates": self.updates}
+        keep = self._plan is None or self._plan.simulation
+        own = {"generator": self._generator.get_state() if keep else None, "updates": self.updates}
         return {"networks": self.networks.state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.networks.load_state_dict(state["networks"])
-        self._generator.set_state(state["generator"])
+        if state["generator"] is not None:
+            self._generator.set_state(state["generator"])
         self.updates = int(state["updates"])

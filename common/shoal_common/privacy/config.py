@@ -35,7 +35,8 @@ class PrivacyConfig:
     batch: int
     """Expected units in a batch; the sample rate is batch / units_public."""
     units_public: int
-    """Units that a round's snapshot is padded or capped to; a public constant, whatever the cluster holds."""
+    """Units that a cluster is expected to hold; a public constant, whatever it really holds. It only sets the
+    sample rate. A cluster that holds more draws larger batches, at the same sample rate and guarantee."""
     critic_steps: int
     """Critic updates planned over the whole life of the ledger."""
     noise_multiplier: float | None = None
@@ -110,6 +111,10 @@ class PrivacyConfig:
         critic = step_end - step_begin
         actor = step_end // self.actor_every - step_begin // self.actor_every if self.actor_every else 0
         return critic + actor
+
+    def aligned(self, step: int) -> int:
+        """The first step from here on at which a new learner, whose own count starts at 0, may begin."""
+        return -(-step // self.actor_every) * self.actor_every if self.actor_every else step
 
     def segment(self, step_begin: int, step_end: int) -> Segment:
         """The same releases, for the accountant."""

@@ -114,6 +114,7 @@ class Ledger:
             InputError: the row makes no sense, or belongs to another cluster, unit or neighbouring relation.
         """
         _validate(row)
+        self._refresh()
         self._same_kind(row)
         known = self._chain.get(row.key)
         if known is not None:
@@ -125,8 +126,7 @@ class Ledger:
         after = accountant.epsilon([*(past.segment for past in self._rows), row.segment], row.delta)
         body = _statement(row) | {"epsilon_after": after}
         record = self._chain.append(row.key, body)
-        fresh = self._chain.records[len(self._rows) :]  # more than one if another process charged meanwhile
-        self._rows += [_row(each, self._chain.path) for each in fresh]
+        self._refresh()
         return _row(record, self._chain.path)
 
     def check(self, plan: _Plan, step_begin: int, step_end: int) -> float:
@@ -135,6 +135,7 @@ class Ledger:
         Raises:
             BudgetExhausted: it would exceed the plan's budget.
         """
+        self._refresh()
         ahead = plan.config.segment(step_begin, step_end)
         after = accountant.epsilon([*(row.segment for row in self._rows), ahead], plan.config.delta)
         if after > plan.config.budget * (1 + _ROUNDING):
@@ -143,6 +144,11 @@ class Ledger:
                 f"above {plan.config.budget:.4g} (delta {plan.config.delta:g}); keep serving, stop shipping"
             )
         return after
+
+    def _refresh(self) -> None:
+        """Take in what another process charged: epsilon is of all rows."""
+        self._chain.refresh()
+        self._rows += [_row(each, self._chain.path) for each in self._chain.records[len(self._rows) :]]
 
     def _same_kind(self, row: LedgerRow) -> None:
         """A ledger composes only what is about the same records in the same sense."""

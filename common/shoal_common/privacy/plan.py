@@ -56,9 +56,15 @@ class PoissonSampler:
     def __init__(self, units: int, sample_rate: float, generator: torch.Generator) -> None:
         self._units, self._sample_rate, self._generator = units, sample_rate, generator
 
-    def draw(self) -> NDArray[np.int64]:
-        """Ids of one batch, ascending, in [0, units); possibly none. Ids of padding contribute nothing."""
-        uniform = torch.rand(self._units, generator=self._generator, dtype=torch.float64)
+    def draw(self, held: int = 0) -> NDArray[np.int64]:
+        """Ids of one batch, ascending, in [0, max(units, held)); possibly none.
+
+        `held` is how many units there really are. Each is included with the same probability, also beyond the
+        public number: then batches are larger than expected, which nobody outside sees, and no unit's chance
+        depends on how many others there are. Ids of padding contribute nothing.
+        """
+        places = max(self._units, held)
+        uniform = torch.rand(places, generator=self._generator, dtype=torch.float64)
         return torch.nonzero(uniform < self._sample_rate).reshape(-1).numpy()
 
 

@@ -5,8 +5,9 @@ Rewards are stored as vectors and become scalars when sampled, under the weights
 (dynamic-weights MORL: Abels et al. 2019, arXiv:1809.07803). A sample does not carry all N nodes: the taken
 candidate and K - 1 other feasible ones, drawn uniformly without replacement, stand for the set.
 
-For private training a `Snapshot` freezes at most `units_public` rows; Poisson draws name its rows by ids in
-[0, units_public), and ids beyond its length are dummies that contribute nothing.
+For private training a `Snapshot` freezes the eligible rows of a round; a Poisson draw names them by their
+ids in it, and ids beyond its length are padding that contributes nothing. A row keeps its place in the ring
+whether it is eligible or not, so one record more or less never decides whether another is there.
 """
 
 from __future__ import annotations
@@ -107,9 +108,11 @@ class Replay:
 
     @property
     def eligible(self) -> I64:
-        """Rows that may be sampled."""
+        """Rows that may be sampled, oldest first, wherever in the ring they lie."""
         if self._ids is None:
-            self._ids = np.flatnonzero(self._eligible)
+            size = len(self)
+            age = (self._written - size + np.arange(size)) % self.config.capacity
+            self._ids = age[self._eligible[age]]
         return self._ids
 
     def add(self, transitions: Transitions) -> None:
@@ -168,16 +171,9 @@ class Replay:
             obs_t1=self._following(rng, rows, candidates, weights) if self.config.next_decision else None,
         )
 
-    def snapshot(self, units_public: int, rng: np.random.Generator) -> Snapshot:
-        """Freeze a uniform subset of at most `units_public` eligible rows.
-
-        With more records than `units_public`, adding one displaces another; set the public number above what
-        a cluster collects and the add/remove relation holds as it stands.
-        """
-        rows = self.eligible
-        if len(rows) > units_public:
-            rows = np.sort(rng.choice(rows, units_public, replace=False))
-        return Snapshot(self, rows, units_public)
+    def snapshot(self) -> Snapshot:
+        """Freeze the eligible rows, all of them: a cap would let one record displace another."""
+        return Snapshot(self, self.eligible)
 
     def _weights(self, rng: np.random.Generator, size: int, w: F32) -> F32:
         if self.config.w_concentration is None:
@@ -208,15 +204,15 @@ class Replay:
 class Snapshot:
     """A frozen choice of rows for the Poisson draws of one round."""
 
-    def __init__(self, replay: Replay, rows: I64, units_public: int) -> None:
-        self._replay, self.rows, self.units_public = replay, rows, units_public
+    def __init__(self, replay: Replay, rows: I64) -> None:
+        self._replay, self.rows = replay, rows
         self._overwritten = replay.overwritten
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def sample(self, rng: np.random.Generator, ids: I64, candidates: int, w: F32) -> Batch:
-        """Take the units `ids` in [0, units_public); dummies (ids >= len) are left out; may be empty."""
+        """Take the units `ids`; padding (ids >= len) is left out; may be empty."""
         if self._replay.overwritten != self._overwritten:
             raise RuntimeError("the replay overwrote rows of a frozen snapshot: add between rounds only")
         rows = self.rows[ids[ids < len(self.rows)]]

@@ -40,11 +40,11 @@ def batch(m=6, k=5, p=1, seed=0):
     )
 
 
-def plan(noise=1.0, size=6):
+def plan(noise=1.0, size=6, actor_every=2, seed=3):
     return PrivacyPlan(
         PrivacyConfig(
             delta=1e-4, clip_norm=0.5, batch=size, units_public=100, critic_steps=10, noise_multiplier=noise,
-            simulation_seed=3,
+            actor_every=actor_every, simulation_seed=seed,
         )
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_actor_and_targets_move_every_second_update_only():
 
 
 def test_the_actor_pass_leaves_no_gradient_on_the_critic():
-    learner, given = TD3(TD3Config(quota_bounds=(0.5, 1.0), actor_every=1), 0, plan()), batch()
+    learner, given = TD3(TD3Config(quota_bounds=(0.5, 1.0), actor_every=1), 0, plan(actor_every=1)), batch()
     learner.update(given)
     critic = {k: v for k, v in learner.shared_state().items() if k.startswith("critic")}
     for parameter in learner.networks.critic.parameters():
@@ -201,6 +201,34 @@ def test_an_empty_batch_takes_the_noise_step_in_private_mode_only():
         assert (
             all(np.array_equal(before[k], after[k]) for k in before if "value" in k or "logit" in k) == still
         )
+
+
+def test_the_plan_decides_how_often_the_actor_is_updated():
+    learner = TD3(TD3Config(actor_every=1, gamma=0.0), 0, plan(actor_every=3))
+    assert learner.config.actor_every == 3
+    moved = []
+    for step in range(6):
+        before = learner.shared_state()
+        learner.update(batch(seed=step))
+        after = learner.shared_state()
+        moved.append(any(not np.array_equal(before[k], after[k]) for k in before if k.startswith("actor")))
+    assert moved == [False, False, True] * 2
+    assert sum(moved) == plan(actor_every=3).config.releases(0, 6) - 6
+    with pytest.raises(InputError, match="actor_every"):
+        TD3(TD3Config(), 0, plan(actor_every=0))
+
+
+def test_with_real_privacy_smoothing_noise_is_secret_and_not_on_disk():
+    def target(seed):
+        return TD3(TD3Config(), 0, plan(seed=seed)).target(batch()).tolist()
+
+    assert target(3) == target(3)
+    one, two = (TD3(TD3Config(policy_noise=0.4), 0, plan(seed=None)) for _ in range(2))
+    assert not torch.equal(one._generator.get_state(), two._generator.get_state())
+    assert one.state_dict()["generator"] is None
+    before = two._generator.get_state()
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(two._generator.get_state(), before)
 
 
 def test_private_gradients_are_clipped_sums():

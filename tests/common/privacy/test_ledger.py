@@ -127,7 +127,32 @@ def test_another_process_charges_in_between(tmp_path: Path) -> None:
     first.charge(row_of(0))
     second.charge(row_of(1))
     assert len(second.rows) == 2
-    assert second.epsilon(1e-6) > first.epsilon(1e-6)
+    assert second.rows[-1].epsilon_after == second.epsilon(1e-6) > first.rows[0].epsilon_after
+    assert first.check(plan_of(target_epsilon=9.0, noise_multiplier=None), 40, 41) > second.epsilon(1e-6)
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "shortened", "replaced"])
+def test_a_ledger_that_loses_rows_while_it_is_open_takes_no_charge(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path)
+    for number in range(2):
+        ledger.charge(row_of(number))
+    whole = path.read_bytes()
+    Ledger(tmp_path / "other").charge(row_of(7))
+    lines = whole.splitlines(keepends=True)
+    {
+        "removed": path.unlink,
+        "emptied": lambda: path.write_bytes(b""),
+        "shortened": lambda: path.write_bytes(lines[0]),
+        "replaced": lambda: path.write_bytes((tmp_path / "other").read_bytes()),
+    }[damage]()
+    for _ in range(2):  # and not at the second attempt either
+        with pytest.raises(LedgerCorrupt, match="gone"):
+            ledger.charge(row_of(2))
+        with pytest.raises(LedgerCorrupt, match="gone"):
+            ledger.check(plan_of(), 20, 30)
+    path.write_bytes(whole)
+    assert ledger.charge(row_of(2)).previous_hash == json.loads(lines[1])["hash"]
 
 
 def test_a_valid_chain_of_something_else_is_not_a_ledger(tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def test_a_draw_is_ascending_without_repetition_and_may_be_empty() -> None:
     assert everything.sampler(everything.generator()).draw().tolist() == list(range(7))
 
 
+def test_more_units_than_the_public_number_are_drawn_with_the_same_probability() -> None:
+    plan = plan_of(units=50, batch=5)
+    draws = [plan.sampler(plan.generator("s", i)).draw(held=400) for i in range(400)]
+    counts = np.bincount(np.concatenate(draws), minlength=400)
+    assert len(counts) == 400
+    for half in (counts[:50], counts[50:]):  # 0.1 within four standard deviations
+        assert half.mean() / 400 == pytest.approx(0.1, abs=4 * (0.09 / (400 * len(half))) ** 0.5)
+    same = (plan.sampler(plan.generator("s")).draw(held=n).tolist() for n in (0, 7, 50))
+    assert len({tuple(ids) for ids in same}) == 1
+
+
 def test_simulated_randomness_repeats_and_streams_differ() -> None:
     def first(seed: int, *stream: int | str) -> list[float]:
         return torch.rand(4, generator=plan_of(seed).generator(*stream)).tolist()

@@ -104,18 +104,36 @@ def test_weights_are_drawn_around_w_when_asked():
     assert (batch.obs_t1.w == batch.obs_t.w).all()
 
 
-def test_a_snapshot_has_at_most_the_public_number_and_dummies_contribute_nothing():
-    made = replay(transitions(50))
-    small, large = made.snapshot(10, rng()), made.snapshot(100, rng())
-    assert (len(small), len(large)) == (10, 49)
-    assert len(set(small.rows)) == 10
-    assert len(large.sample(rng(), np.array([0, 48, 49, 99]), 2, W)) == 2
-    assert len(large.sample(rng(), np.array([60, 99]), 2, W)) == 0
+def test_a_snapshot_holds_every_record_and_padding_contributes_nothing():
+    snapshot = replay(transitions(50)).snapshot()
+    assert len(snapshot) == 49
+    assert len(snapshot.sample(rng(), np.array([0, 48, 49, 99]), 2, W)) == 2
+    assert len(snapshot.sample(rng(), np.array([60, 99]), 2, W)) == 0
+
+
+def test_one_record_less_never_changes_which_others_are_there():
+    """Neighbours: the record's row stays and is not eligible. Also where the ring has overwritten rows."""
+    for capacity in (100, 12):
+        whole, without = transitions(40), transitions(40)
+        without.closed[35] = False
+        kept = [replay(t, capacity=capacity).snapshot() for t in (whole, without)]
+        tasks = [set(s.sample(rng(), np.arange(len(s)), 2, W).obs_t.task[:, 0]) for s in kept]
+        assert tasks[0] - tasks[1] == {35}
+        assert tasks[1] < tasks[0]
+
+
+def test_eligible_rows_come_oldest_first_wherever_the_ring_began():
+    whole, late = replay(transitions(20), capacity=8), Replay(ReplayConfig(capacity=8), 4)
+    late.add(transitions(3))
+    late.add(transitions(20))
+    one, two = (m.sample(rng(), 30, 2, W).obs_t.task[:, 0].tolist() for m in (whole, late))
+    assert one == two
+    assert whole.sample(rng(), 0, 2, W, rows=whole.eligible).obs_t.task[:, 0].tolist() == list(range(12, 19))
 
 
 def test_a_snapshot_outlives_additions_but_not_overwriting():
     made = replay(transitions(6), capacity=10)
-    snapshot = made.snapshot(100, rng())
+    snapshot = made.snapshot()
     made.add(transitions(4))
     assert len(snapshot) == 5
     snapshot.sample(rng(), np.arange(5), 2, W)
