@@ -23,6 +23,7 @@ from shoal_common.wire import (
     HELLO_ACTION,
     Hello,
     decode_instruction,
+    describe_error,
     encode_hello,
     encode_spent,
     encode_update,
@@ -53,10 +54,9 @@ def make_app() -> ClientApp:
             if cluster not in trainers:
                 trainers[cluster] = load_trainer(context)
             return _train(cluster, trainers[cluster], message)
-        except Exception as error:  # whatever it is, the other clusters go on
+        except Exception as error:  # whatever it is, the other clusters go on, and its text stays here
             _log.exception("cluster %s", cluster)
-            reason = f"{cluster}: {type(error).__name__}: {error}"
-            return Message(Error(CLIENT_RAISED, reason), reply_to=message)
+            return Message(Error(CLIENT_RAISED, describe_error(cluster, error)), reply_to=message)
 
     return client
 

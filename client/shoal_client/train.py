@@ -115,6 +115,7 @@ class LocalTrainer:
         self._ledger: Ledger | None = None
         self._round: int | None = None  # the round whose end the memory holds; None: not to be trusted
         self._steps = 0
+        self._warned = False  # of more records than the public number
         if self._store.latest() is None:
             self._begin()
 
@@ -185,7 +186,7 @@ class LocalTrainer:
         if wanted in paid[:-1]:
             raise LedgerCorrupt(
                 f"{self._store.directory}: the training state is older than the ledger, which has {wanted} "
-                "and later rounds; what it paid for was released. Restore the state, or begin in another folder"
+                "and later rounds; what it paid for was released. Restore the state, or begin elsewhere"
             )
         if wanted not in paid:
             self._ledger.check(self._plan, begin, end)
@@ -213,7 +214,8 @@ class LocalTrainer:
                 yield self._replay.sample(rng, config.batch, config.candidates, weights)
             return
         snapshot = self._replay.snapshot()
-        if len(snapshot) > self._plan.config.units_public:
+        if len(snapshot) > self._plan.config.units_public and not self._warned:
+            self._warned = True
             _log.warning(
                 "%s holds %d records, more than units_public = %d: batches are larger than planned, and "
                 "delta should be below 1 / records",

@@ -5,7 +5,7 @@ Three exchanges, all on Flower's Message API:
 
 - `query.hello`: who are you; the answer is a `Hello` (cluster, schema, protocol).
 - `train`: an `Instruction` (global arrays, round); the answer is a `Reply`, either an update or "spent".
-- an error reply, Flower's own, where the client raised.
+- an error reply, Flower's own, where the client raised: `describe_error` says all that it may hold.
 
 A model crosses as one float32 vector, its arrays in the order of their names; names and shapes (the layout)
 stand beside it as text and must be equal to the last character. The vector is an ordinary `numpy.ndarray`
@@ -156,7 +156,7 @@ def _layout(text: str) -> Layout:
     try:
         rows = json.loads(text)
         names, shapes = tuple(row[0] for row in rows), tuple(tuple(row[1:]) for row in rows)
-    except (ValueError, TypeError, IndexError, KeyError) as error:
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
         raise WireError("malformed", "the layout cannot be read") from error
     whole = all(type(n) is int and n >= 0 for shape in shapes for n in shape)
     if not whole or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -213,6 +213,12 @@ def decode_update(reply: Reply, expected: Layout) -> F32:
             raise WireError("keys", f"missing or unknown: {', '.join(sorted(odd)[:3])} ({len(odd)} in all)")
         raise WireError("shape", "same arrays in other shapes")
     return decode_vector(reply.record, expected.size)
+
+
+def describe_error(cluster: str, error: BaseException) -> str:
+    """The text of an error reply. What an exception says may name a pod, a path or a value, so it stays in
+    the cluster's own log; only its type leaves."""
+    return f"{cluster}: {type(error).__name__}; the cause is in this cluster's own log"
 
 
 def encode_hello(hello: Hello) -> RecordDict:
@@ -281,6 +287,11 @@ def decode_reply(content: RecordDict) -> Reply:
     """Everything but the arrays, which `decode_update` reads against the layout; raises `WireError`."""
     about = _about(content)
     record = None if about.get("spent") is True else _arrays(content, _UPDATE)
+    epsilon, delta = _optional(about, "epsilon", float), _optional(about, "delta", float)
+    if epsilon is not None and not (0 <= epsilon < math.inf):
+        raise WireError("malformed", f"epsilon: {epsilon} is not a finite number from 0")
+    if (delta is None) != (epsilon is None) or (delta is not None and not 0 < delta < 1):
+        raise WireError("malformed", f"delta: {delta} beside epsilon {epsilon}")
     return Reply(
         cluster=_get(about, "cluster", str),
         round=_get(about, "round", int),
@@ -288,8 +299,8 @@ def decode_reply(content: RecordDict) -> Reply:
         record=record,
         layout=_optional(about, "layout", str) or "",
         ledger_head=_optional(about, "ledger-head", str) or "",
-        epsilon=_optional(about, "epsilon", float),
-        delta=_optional(about, "delta", float),
+        epsilon=epsilon,
+        delta=delta,
         unit=_optional(about, "unit", str) or "",
     )
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from shoal_common.wire import F32, Layout, Reply, WireError, decode_update
+
+_DETAIL: Final = 300  # characters
 
 
 class Reason(StrEnum):
@@ -34,11 +36,17 @@ class Reason(StrEnum):
 
 
 class Refused(Exception):
-    """A reply that may not enter: its reason and one line of detail."""
+    """A reply that may not enter: its reason and one line of detail.
+
+    The detail may quote the other side, so it is cut and cleaned of what is not printable before it reaches
+    a log or a terminal.
+    """
 
     def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
+        cut = detail if len(detail) <= _DETAIL else detail[:_DETAIL] + "..."
+        clean = "".join(c if c.isprintable() else "?" for c in cut)
+        super().__init__(f"{reason}: {clean}")
+        self.reason, self.detail = reason, clean
 
 
 @final

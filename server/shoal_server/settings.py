@@ -28,7 +28,7 @@ class Settings:
     min_clusters: int = 1  # clusters to wait for before a round
     join_timeout_seconds: float = 60.0  # how long to wait for them
     round_timeout_seconds: float = 0.0  # deadline of a round; 0: none
-    max_update_norm: float = 100.0  # L2 bound on update minus global model, a public constant
+    max_update_rms: float = 0.1  # how far a round may move a parameter (root mean square), a public constant
     max_weight: float = 10.0  # public weights are clipped to it
     weights: str = ""  # public weights, "cluster=2,other=0.5"; equal (1) where unnamed
     checkpoint_dir: str = ""  # where rounds are kept; empty: nowhere, no resume
@@ -44,7 +44,8 @@ class Settings:
         for name in ("join_timeout_seconds", "round_timeout_seconds", "max_weight"):
             value = getattr(self, name)
             _require(value >= 0 and math.isfinite(value), name.replace("_", "-"), value, "finite, at least 0")
-        _require(self.max_update_norm > 0, "max-update-norm", self.max_update_norm, "above 0")
+        rms = self.max_update_rms
+        _require(rms > 0 and math.isfinite(rms), "max-update-rms", rms, "finite, above 0")
         self.public_weights()
 
     @classmethod
@@ -61,6 +62,14 @@ class Settings:
     def directory(self) -> Path | None:
         """Where checkpoints go."""
         return Path(self.checkpoint_dir) if self.checkpoint_dir else None
+
+    def max_update_norm(self, parameters: int) -> float:
+        """The same as a bound on the L2 norm of update minus global model, for so many parameters.
+
+        0.1 is what Adam moves every parameter in 50 updates that all point one way at a learning rate of
+        2e-3; real updates stay below half of that (`rate * updates` is the rule for other settings).
+        """
+        return self.max_update_rms * math.sqrt(parameters)
 
     def public_weights(self) -> dict[str, float]:
         """The named weights, clipped to [0, max-weight]."""
@@ -87,7 +96,7 @@ class Settings:
             "weights": sorted(self.public_weights().items()),
             **{
                 name: getattr(self, name)
-                for name in ("seed", "fraction", "quorum", "max_update_norm", "fleet_digest")
+                for name in ("seed", "fraction", "quorum", "max_update_rms", "fleet_digest")
             },
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

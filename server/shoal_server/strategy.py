@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -57,6 +58,7 @@ _POLL_SECONDS: Final = (
     0.5,
 )  # between looks at a Grid that answers at once, growing while nothing comes
 _HELLO_SECONDS: Final = 30.0
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")  # as Kubernetes names things
 
 
 class Stopped(Exception):
@@ -103,6 +105,9 @@ class Federation:
         if settings.directory is not None:
             self._store = Checkpoints(settings.directory, self._run, settings.keep_checkpoints)
         self._state = (self._store.latest() if self._store else None) or Checkpoint(0, _frozen(initial), ())
+        self._spent: set[str] = set()  # clusters that have no budget left
+        for record in self._state.history:
+            self._note_spent(record)
 
     def run(self, grid: Grid) -> Outcome:
         """All rounds that are left; raises `Transient` where too few clusters join in time."""
@@ -121,7 +126,7 @@ class Federation:
         return outcome
 
     def _round(self, grid: Grid, number: int) -> bool:
-        """Run one round and keep it; True where the whole cohort is spent."""
+        """Run one round and keep it; True where every known cluster is spent."""
         started = time.perf_counter()
         cohort = self._cohort(grid, number)
         self._sink(RoundStarted(number, cohort))
@@ -142,7 +147,11 @@ class Federation:
         if self._store:
             self._store.save(self._state)
         self._sink(RoundEnded(record, arrays))
-        return len(tally.spent) == len(cohort)
+        self._note_spent(record)
+        return self._spent >= set(filter(None, self._roster.values()))
+
+    def _note_spent(self, record: RoundRecord) -> None:
+        self._spent = (self._spent | set(record.spent)) - set(record.admitted)
 
     def _decide(self, tally: _Tally, mean: OrderedMean) -> tuple[str | None, Arrays]:
         """The new model, or the reason why the round is void and the model stays."""
@@ -161,7 +170,7 @@ class Federation:
         messages = [
             Message(content, nodes[cluster], TRAIN, ttl=timeout, group_id=str(number)) for cluster in cohort
         ]
-        model, bound = pack(self._state.arrays), self._settings.max_update_norm
+        model, bound = pack(self._state.arrays), self._settings.max_update_norm(self._layout.size)
         gate = Admission(number, self._schema, cohort, self._layout, model, bound)
         tally = _Tally()
         for message in self._replies(grid, messages, timeout):
@@ -197,15 +206,20 @@ class Federation:
         self._sink(Refusal(number, cluster, why.reason.value, why.detail))
 
     def _cohort(self, grid: Grid, number: int) -> tuple[str, ...]:
-        """Who is asked: those of a broken-off round again, else a seeded draw from the sorted names."""
+        """Who is asked: those of a broken-off round again, else a seeded draw from the sorted names.
+
+        Clusters whose budget is spent are asked beside the draw: they only receive, and take nobody's place.
+        """
         earlier = self._store.cohort(number) if self._store else None
         wanted = set(earlier or ())
         known = self._join(grid, wanted)
         if earlier and wanted <= set(known):
             return earlier
-        size = max(math.ceil(self._settings.fraction * len(known)), min(self._settings.quorum, len(known)))
-        draw = random.Random(f"{self._settings.seed}/{number}").sample(known, size)
-        cohort = tuple(sorted(draw))
+        spent = self._spent & set(known)
+        able = [cluster for cluster in known if cluster not in spent]
+        size = max(math.ceil(self._settings.fraction * len(able)), min(self._settings.quorum, len(able)))
+        draw = random.Random(f"{self._settings.seed}/{number}").sample(able, size)
+        cohort = tuple(sorted({*draw, *spent}))
         if self._store:
             self._store.save_cohort(number, cohort)
         return cohort
@@ -253,6 +267,8 @@ class Federation:
             raise Refused(
                 Reason.SCHEMA, f"{hello.cluster}: {hello.schema_hash[:12]}, not {self._schema[:12]}"
             )
+        if hello.cluster and not _NAME.fullmatch(hello.cluster):
+            raise Refused(Reason.MALFORMED, f"{hello.cluster!r} is no name of a cluster")
         if not hello.cluster or hello.cluster in self._roster.values():
             raise Refused(Reason.DUPLICATE, f"the name {hello.cluster!r} is empty or taken")
         return hello.cluster

@@ -20,6 +20,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from shoal_common.wire import describe_error
+
 Scalar = bool | int | float | str
 NodeConfig = Mapping[str, Scalar]
 Client = Callable[[Message, Context], Message]
@@ -71,10 +73,8 @@ class Host:
             return self._client(message, context)
         except Exception as error:  # as Flower's runtimes do
             traceback.print_exc()
-            cluster = context.node_config.get("cluster")
-            return Message(
-                Error(CLIENT_RAISED, f"{cluster}: {type(error).__name__}: {error}"), reply_to=message
-            )
+            cluster = str(context.node_config.get("cluster"))
+            return Message(Error(CLIENT_RAISED, describe_error(cluster, error)), reply_to=message)
 
 
 class Executor(Protocol):

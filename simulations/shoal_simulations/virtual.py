@@ -39,7 +39,14 @@ class Run:
     @property
     def config(self) -> dict[str, Scalar]:
         """As it travels in a run configuration."""
-        return {"fleet": self.fleet.model_dump_json(by_alias=True), "seed": self.seed, "equal": self.equal}
+        learning = self.fleet.learning
+        return {
+            "fleet": self.fleet.model_dump_json(by_alias=True),
+            "seed": self.seed,
+            "equal": self.equal,
+            # twice what Adam moves a parameter whose updates all point one way
+            "max-update-rms": 2 * learning.learning_rate * learning.updates_per_round,
+        }
 
     @classmethod
     def parse(cls, config: Mapping[str, Scalar]) -> Run:

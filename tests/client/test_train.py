@@ -245,7 +245,7 @@ def test_a_ledger_that_is_lost_while_the_process_lives_is_noticed(tmp_path):
     model = dict(_rounds(trainer, 1).arrays)
     (tmp_path / "ledger.jsonl").unlink()
     for _ in range(2):
-        with pytest.raises(LedgerCorrupt, match="gone|missing"):
+        with pytest.raises(LedgerCorrupt, match=r"gone|missing"):
             trainer.round(model, _config(2))
 
 

@@ -121,6 +121,7 @@ def _content(
         (_content(layout='[["x", 2], ["x", 2]]'), "malformed"),
         (_content(layout='[["x", 1e9]]'), "malformed"),
         (_content(layout="[7]"), "malformed"),
+        (_content(layout="[" * 100_000), "malformed"),
     ],
 )
 def test_an_update_of_another_form_is_named(content, kind):
@@ -140,6 +141,9 @@ def test_an_update_of_another_form_is_named(content, kind):
         _content(round=True),
         _content(round="1"),
         _content(epsilon="none"),
+        _content(epsilon=float("inf"), delta=1e-5),
+        _content(epsilon=1.0, delta=0.0),
+        _content(delta=1e-5),
     ],
 )
 def test_what_is_no_reply_is_malformed(content):

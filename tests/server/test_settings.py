@@ -11,8 +11,9 @@ from shoal_server.settings import Settings
 
 
 def test_keys_have_dashes_and_others_are_left_to_the_client():
-    got = Settings.parse({"rounds": 5, "max-update-norm": 2, "weights": "a=2, b=50", "trainer": "x:y"})
-    assert (got.rounds, got.max_update_norm) == (5, 2.0)
+    got = Settings.parse({"rounds": 5, "max-update-rms": 2, "weights": "a=2, b=50", "trainer": "x:y"})
+    assert (got.rounds, got.max_update_rms) == (5, 2.0)
+    assert got.max_update_norm(9) == 6.0  # 2 * sqrt(9)
     assert got.public_weights() == {"a": 2.0, "b": 10.0}  # clipped
 
 
@@ -28,8 +29,9 @@ def test_keys_have_dashes_and_others_are_left_to_the_client():
         ("min-clusters", 0),
         ("join-timeout-seconds", -1.0),
         ("round-timeout-seconds", float("inf")),
-        ("max-update-norm", 0.0),
-        ("max-update-norm", float("nan")),
+        ("max-update-rms", 0.0),
+        ("max-update-rms", float("nan")),
+        ("max-update-rms", float("inf")),
         ("weights", "a=-1"),
         ("weights", "a=nan"),
         ("weights", "a"),

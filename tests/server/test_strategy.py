@@ -67,7 +67,7 @@ def _run(client, names="abc", sink=None, stop=None, grid=None, **settings):
 
     nodes = node_ids([{"cluster": name} for name in names])
     grid = grid or LocalGrid(Serial(Host(client, nodes, {})), nodes)
-    fast = Settings(**{"rounds": 1, "join_timeout_seconds": 0.1, **settings})
+    fast = Settings(**{"rounds": 1, "join_timeout_seconds": 0.1, "max_update_rms": 3.0, **settings})
     outcome = Federation(fast, {n: a.copy() for n, a in MODEL.items()}, "schema", both, stop).run(grid)
     return outcome, events
 
@@ -121,6 +121,11 @@ HOSTILE = {
     "nothing but names": (lambda _: RecordDict({"about": ConfigRecord({"cluster": "b"})}), "malformed"),
     "no vector": (_vector(lambda content: content.__setitem__("update", ArrayRecord())), "malformed"),
     "a layout that is none": (_vector(_set("about", layout="{")), "malformed"),
+    "a bottomless layout": (_vector(_set("about", layout="[" * 100_000)), "malformed"),
+    "epsilon that is none": (_vector(_set("about", epsilon=float("nan"), delta=1e-5)), "malformed"),
+    "negative epsilon": (_vector(_set("about", epsilon=-1.0, delta=1e-5)), "malformed"),
+    "epsilon without delta": (_vector(_set("about", epsilon=1.0)), "malformed"),
+    "delta above 1": (_vector(_set("about", epsilon=1.0, delta=2.0)), "malformed"),
     "a weight of its own": (_vector(_set("about", weight=1e12)), None),
     "unchanged model": (_with(arrays=MODEL), None),
 }
@@ -227,6 +232,31 @@ def test_a_run_ends_when_all_are_spent():
     assert outcome.round == 1
 
 
+def test_a_run_goes_on_while_anybody_can_ship_and_spent_ones_take_nobodys_place(tmp_path):
+    def spent(update):
+        return wire.encode_spent(update.cluster, update.round, update.schema_hash)
+
+    client = Cluster(a=spent, b=spent, c=spent)
+    settings = {"fraction": 0.25, "checkpoint_dir": str(tmp_path)}
+    outcome, _ = _run(client, "abcd", rounds=12, **settings)
+    assert outcome.ending == Ending.COMPLETED
+    first = next(record.round for record in outcome.history if "d" in record.admitted)
+    known = {c for r in outcome.history[:first] for c in r.spent}
+    for record in outcome.history[first:]:
+        assert known <= set(record.cohort)  # they receive
+        known |= set(record.spent)
+    assert outcome.history[-1].admitted == ("d",)
+    resumed, _ = _run(Cluster(a=spent, b=spent, c=spent, d=spent), "abcd", rounds=20, **settings)
+    assert (resumed.ending, resumed.round) == (Ending.SPENT, 13)
+
+
+def test_what_the_other_side_says_reaches_a_log_as_one_short_line():
+    client = Cluster(b=lambda _: Error(2, "x\n\x1b[31m" + "y" * 9_999))
+    _, events = _run(client)
+    (refusal,) = [event for event in events if isinstance(event, Refusal)]
+    assert refusal.detail == "x??[31m" + "y" * 293 + "..."
+
+
 def test_epsilon_is_reported_by_cluster():
     outcome, _ = _run(Cluster(a=_with(epsilon=1.5, delta=1e-5, unit="transition", ledger_head="h")), "ab")
     assert outcome.history[0].epsilon == {"a": 1.5}
@@ -262,6 +292,9 @@ def test_slow_clusters_miss_the_deadline():
         (lambda hello: replace(hello, schema_hash="older"), "schema"),
         (lambda hello: replace(hello, cluster="a"), "duplicate"),
         (lambda hello: replace(hello, cluster=""), "duplicate"),
+        (lambda hello: replace(hello, cluster="b\n"), "malformed"),
+        (lambda hello: replace(hello, cluster="../b"), "malformed"),
+        (lambda hello: replace(hello, cluster="b" * 300), "malformed"),
     ],
 )
 def test_a_node_of_another_version_or_name_is_never_asked(change, reason):

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import toy_trainers
 
 CLUSTERS = [{"cluster": f"c{i}"} for i in range(5)]
-WALK = {"rounds": 4, "trainer": "toy_trainers:walk"}
-ODD = {"rounds": 2, "trainer": "toy_trainers:odd"}
+WALK = {"max-update-rms": 10.0, "rounds": 4, "trainer": "toy_trainers:walk"}
+ODD = {"max-update-rms": 10.0, "rounds": 2, "trainer": "toy_trainers:odd"}
 
 
 def test_one_two_and_four_workers_give_the_same_bits():
@@ -34,7 +34,7 @@ def test_one_two_and_four_workers_give_the_same_bits():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_goes_wrong_in_one_cluster_stays_there(workers):
+def test_what_goes_wrong_in_one_cluster_stays_there(workers, capfd, caplog):
     does = {"c1": "raise", "c2": "spent", "c3": "spoil"}
     clusters = [{**config, "does": does.get(config["cluster"], "walk")} for config in CLUSTERS]
     events = []
@@ -44,7 +44,8 @@ def test_what_goes_wrong_in_one_cluster_stays_there(workers):
         assert dict(record.refused) == {"c1": "error"}
         assert record.spent == ("c2",)
     details = [event.detail for event in events if isinstance(event, Refusal)]
-    assert details == ["c1: RuntimeError: broken on purpose"] * 2
+    assert details == ["c1: RuntimeError; the cause is in this cluster's own log"] * 2
+    assert "broken on purpose" in capfd.readouterr().err + caplog.text  # the cluster's own log
 
 
 def test_a_worker_that_dies_costs_its_clusters_one_round():
@@ -160,7 +161,8 @@ def test_flowers_own_engine_gives_the_same_bits(tmp_path):
     code = f"""
 import sys, toy_trainers
 from shoal_simulations.engines import run
-config = {{"rounds": 2, "trainer": "toy_trainers:walk", "state-dir": {str(tmp_path)!r}}}
+config = {{"rounds": 2, "trainer": "toy_trainers:walk", "max-update-rms": 10.0}}
+config["state-dir"] = {str(tmp_path)!r}
 clusters = [{{"cluster": "a"}}, {{"cluster": "b"}}]
 print(run(clusters, config, initial=toy_trainers.initial(), engine="ray", workers=1).sha256)
 """

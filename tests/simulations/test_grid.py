@@ -74,7 +74,7 @@ def test_what_a_client_raises_becomes_an_error_reply_with_its_name(capsys):
 
     with _grid(fail) as grid:
         (reply,) = grid.send_and_receive([Message(_content(), 1001, "train")])
-    assert reply.error.reason == "b: RuntimeError: no"
+    assert reply.error.reason == "b: RuntimeError; the cause is in this cluster's own log"
     assert "Traceback" in capsys.readouterr().err
 
 
