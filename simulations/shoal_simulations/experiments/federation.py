@@ -43,7 +43,7 @@ class Scale:
     """How much is run."""
 
     training_seeds: int = 3
-    scarce_seeds: int = 8
+    scarce_seeds: int = 16
     held_out_seeds: int = 12
     updates: int = 400
     private_records: int = 48_000
