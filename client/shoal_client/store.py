@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster's rounds on disk. A round is one folder, written beside, flushed, renamed: all of it or nothing.
 
-    round-000007/round.json            run, step count, head of the ledger
+    round-000007/round.json            run, step count, head of the ledger, rows of experience
     round-000007/update.safetensors    what was or will be shipped; kept for the last three rounds
     round-000007/experience.npz        the transitions that were new in that round; they rebuild the replay
     round-000007/learner.pt            the learner's state at its end; of the newest round only
 
-The update and the learner's state must never be of different rounds, hence one rename for both.
+The update and the learner's state must never be of different rounds, hence one rename for both. A round older
+than three goes once newer ones fill the replay without it, so a folder does not grow for ever.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class StoredRound:
 
 @final
 class RoundStore:
-    """The folder of one cluster."""
+    """The folder of one cluster, whose replay holds `capacity` transitions."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, capacity: int) -> None:
+        self.directory, self._capacity = directory, capacity
+        self._rows: dict[str, int] = {}  # transitions by folder, as round.json says
         directory.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> int | None:
@@ -96,7 +98,8 @@ class RoundStore:
         if state.experience is not None and len(state.experience):
             columns = {f.name: getattr(state.experience, f.name) for f in fields(Transitions)}
             np.savez(staging / _EXPERIENCE, **columns)
-        meta = {"run": state.run, "steps": state.steps, "ledger_head": head}
+        rows = 0 if state.experience is None else len(state.experience)
+        meta = {"run": state.run, "steps": state.steps, "ledger_head": head, "rows": rows}
         (staging / _META).write_text(json.dumps(meta))
         for path in (*staging.iterdir(), staging):
             _sync(path)
@@ -114,11 +117,23 @@ class RoundStore:
         )
 
     def _prune(self) -> None:
-        folders = self._folders()
-        for folder in folders[:-1]:
-            (folder / _LEARNER).unlink(missing_ok=True)
-        for folder in folders[:-_KEEP_UPDATES]:
-            (folder / _UPDATE).unlink(missing_ok=True)
+        newer = 0  # transitions of younger rounds
+        for age, folder in enumerate(reversed(self._folders())):
+            if age:
+                (folder / _LEARNER).unlink(missing_ok=True)
+            rows = self._rows_of(folder)
+            if age >= _KEEP_UPDATES:
+                (folder / _UPDATE).unlink(missing_ok=True)
+                if rows == 0 or newer >= self._capacity:
+                    shutil.rmtree(folder, ignore_errors=True)
+            newer += rows
+
+    def _rows_of(self, folder: Path) -> int:
+        """Transitions of a round; 0 for the rest of a folder whose removal broke off."""
+        if folder.name not in self._rows:
+            meta = folder / _META
+            self._rows[folder.name] = json.loads(meta.read_bytes())["rows"] if meta.exists() else 0
+        return self._rows[folder.name]
 
     def _folder(self, round_number: int) -> Path:
         return self.directory / f"{_PREFIX}{round_number:06d}"

@@ -110,7 +110,7 @@ class LocalTrainer:
         prepare_process()
         self._cluster, self._learner, self._replay, self._source = cluster, learner, replay, source
         self._plan, self._config = plan, config
-        self._store = RoundStore(state_dir)
+        self._store = RoundStore(state_dir, replay.config.capacity)
         self._ledger_path = ledger_path or state_dir / "ledger.jsonl"
         self._ledger: Ledger | None = None
         self._round: int | None = None  # the round whose end the memory holds; None: not to be trusted
@@ -250,8 +250,7 @@ def _pickled(learner: Learner) -> bytes:
 def _unpickled(state: bytes) -> dict[str, Any]:
     import torch
 
-    # our own file, and optimiser states hold more than tensors
-    learner: dict[str, Any] = torch.load(BytesIO(state), weights_only=False)
+    learner: dict[str, Any] = torch.load(BytesIO(state), weights_only=True)
     return learner
 
 

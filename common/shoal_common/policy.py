@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from shoal_common import __version__
+from shoal_common.errors import InputError
 from shoal_common.observation import ACTION_VERSION, F32, FEATURE_VERSION, schema_hash
 from shoal_common.reward import REWARD_VERSION
 from shoal_common.scorers.artifact import (
@@ -65,13 +68,20 @@ class PolicyArtifact:
 
         `provenance` says where the policy comes from (fleet, rounds, seed, learner), as plain JSON; `privacy`
         None means that it was trained without.
+
+        Raises:
+            InputError: a parameter is not finite; such a policy would abstain from every decision.
         """
         from safetensors.numpy import save_file
 
         from shoal_common.nn.export import export_onnx
 
-        directory.mkdir(parents=True, exist_ok=True)
         arrays = {name: value.detach().numpy() for name, value in actor.state_dict().items()}
+        odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        if odd:
+            problem = f"{odd[0]} is not finite ({len(odd)} of {len(arrays)} arrays)"
+            raise InputError("policy", "parameters", problem, "save a policy of an earlier round")
+        directory.mkdir(parents=True, exist_ok=True)
         save_file(arrays, directory / WEIGHTS)
         export_onnx(actor, directory / ENCODER, directory / HEAD)
         manifest = _describe(actor, arrays, provenance, privacy)

@@ -7,6 +7,7 @@ however that ends: a thread of its own reads the socket and leaves the process w
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
@@ -75,7 +76,8 @@ class Shards:
             if shard.process.poll() is not None:  # it died in an earlier round; its state is on disk
                 shard = self._shards[index] = _start(self._setups[index])  # noqa: PLW2901
             shard.open |= {m.metadata.message_id: m for m in mine}
-            shard.connection.send_bytes(pickle.dumps(mine, protocol=5))
+            with contextlib.suppress(OSError):  # it dies at this moment: `collect` sees it
+                shard.connection.send_bytes(pickle.dumps(mine, protocol=5))
 
     def collect(self) -> list[Message]:
         """Replies that have come; waits for the first one a moment."""

@@ -62,10 +62,10 @@ class Source:
         return _transitions(round_number, self.size)
 
 
-def _trainer(folder, private=False, source=None, updates=4, privacy=PRIVATE, ledger=None):
+def _trainer(folder, private=False, source=None, updates=4, privacy=PRIVATE, ledger=None, capacity=200):
     plan = PrivacyPlan(privacy) if private else None
     learner = TD3(TD3Config(width=8), seed=3, plan=plan, cluster="a")
-    replay = Replay(ReplayConfig(capacity=200), NODES)
+    replay = Replay(ReplayConfig(capacity=capacity), NODES)
     config = TrainingConfig(updates=updates, batch=8, candidates=3, seed=5)
     return LocalTrainer("a", learner, replay, source or Source(), plan, folder, config, ledger)
 
@@ -294,4 +294,25 @@ def test_the_learners_state_is_kept_of_the_newest_round_only(tmp_path):
     _rounds(_trainer(tmp_path), 5)
     assert [path.parent.name[-1] for path in sorted(tmp_path.glob("*/learner.pt"))] == ["5"]
     assert [path.parent.name[-1] for path in sorted(tmp_path.glob("*/update.safetensors"))] == list("345")
-    assert len(list(RoundStore(tmp_path).experience())) == 5
+    assert len(list(RoundStore(tmp_path, 200).experience())) == 5
+
+
+@pytest.mark.parametrize("size", [24, 0])
+def test_a_folder_does_not_grow_with_the_rounds(tmp_path, size):
+    trainer = _trainer(tmp_path, source=Source(size), capacity=100)
+    model, counts = _model(), []
+    for number in range(1, 13):
+        model = dict(trainer.round(model, _config(number)).arrays)
+        counts.append(len(list(tmp_path.rglob("*"))))
+    assert counts[-1] == counts[-2] == counts[-6]
+    # five rounds of 24 fill 100 places; without experience only the last three updates stay
+    assert len(list(tmp_path.glob("round-*"))) == (5 if size else 3)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_resumed_trainer_equals_an_uninterrupted_one_after_the_replay_has_wrapped(tmp_path, private):
+    privacy = dataclasses.replace(PRIVATE, critic_steps=100)
+    straight = _rounds(_trainer(tmp_path / "straight", private, privacy=privacy, capacity=50), 9)
+    half = _rounds(_trainer(tmp_path / "resumed", private, privacy=privacy, capacity=50), 7)
+    resumed = _trainer(tmp_path / "resumed", private, privacy=privacy, capacity=50)
+    assert _rounds(resumed, 9, first=8, model=dict(half.arrays)).to_bytes() == straight.to_bytes()

@@ -87,6 +87,15 @@ def test_a_changed_manifest_is_refused(copy):
         PolicyArtifact.load(copy.directory)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
+    actor = TD3(TD3Config(width=8), 0).networks.actor
+    actor.head.logit.weight.data[0, 0] = value
+    with pytest.raises(InputError, match=r"head\.logit\.weight is not finite"):
+        PolicyArtifact.save(tmp_path / "policy", actor, {})
+    assert not (tmp_path / "policy").exists()
+
+
 def test_another_schema_is_refused(copy):
     manifest = {**copy.manifest, "schema_hash": "0" * 64}
     manifest["digest"] = digest(copy.directory, manifest)

@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from flwr.app import Message, RecordDict
 
+from shoal_common import wire
 from shoal_common.errors import InputError
 from shoal_server.events import Ending, Refusal
 from shoal_simulations.engines import run
-from shoal_simulations.grid import node_ids
+from shoal_simulations.grid import LocalGrid, node_ids
 from shoal_simulations.shards import Shards
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -55,6 +57,21 @@ def test_a_worker_that_dies_costs_its_clusters_one_round():
     assert refused[0] == {}
     assert refused[1] == {"c0": "error", "c2": "error", "c4": "error"}  # one worker holds these
     assert refused[2] == {}
+
+
+def test_a_worker_that_dies_while_it_is_given_work_answers_with_errors():
+    nodes = node_ids(CLUSTERS)
+    shards = Shards(nodes, WALK, 2)
+    with LocalGrid(shards, nodes) as grid:
+        first = shards._shards[0].process
+        first.kill()
+        first.wait()
+        first.poll = lambda: None  # nobody has noticed yet
+        messages = [Message(RecordDict(), node, wire.HELLO) for node in nodes]
+        replies = list(grid.send_and_receive(messages, timeout=30))
+    assert [reply.has_error() for reply in sorted(replies, key=lambda r: r.metadata.src_node_id)] == [
+        True, False, True, False, True,
+    ]  # fmt: skip
 
 
 def test_initial_arrays_by_name():
