@@ -243,7 +243,11 @@ class Federation:
             self._pause(_POLL_SECONDS[1])
 
     def _greet(self, grid: Grid, nodes: Sequence[int]) -> None:
-        """Ask unknown nodes who they are. Refused ones are not asked again while they stay connected."""
+        """Ask unknown nodes who they are.
+
+        Refused ones are not asked again while they stay connected, except those whose client raised: it may
+        have been its start, or a worker that died.
+        """
         messages = [Message(RecordDict(), node, HELLO, ttl=_HELLO_SECONDS) for node in nodes]
         for message in self._replies(grid, messages, _HELLO_SECONDS):
             node, name = message.metadata.src_node_id, ""
@@ -251,6 +255,8 @@ class Federation:
                 name = self._welcome(message)
             except Refused as refusal:
                 self._sink(Refusal(0, f"node {node}", refusal.reason.value, refusal.detail))
+                if refusal.reason is Reason.ERROR:
+                    continue
             self._roster[node] = name
 
     def _welcome(self, message: Message) -> str:

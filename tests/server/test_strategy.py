@@ -304,6 +304,20 @@ def test_a_node_of_another_version_or_name_is_never_asked(change, reason):
     assert [e.reason for e in events if isinstance(e, Refusal)] == [reason]
 
 
+def test_a_client_that_raised_when_it_was_greeted_is_greeted_again():
+    raised = []
+
+    def once(hello):
+        if not raised:
+            raised.append(hello.cluster)
+            raise RuntimeError("not yet")
+        return hello
+
+    outcome, events = _run(Cluster(hello_b=once), rounds=2)
+    assert [record.cohort for record in outcome.history] == [("a", "c"), ("a", "b", "c")]
+    assert [(e.round, e.reason) for e in events if isinstance(e, Refusal)] == [(0, "error")]
+
+
 def test_too_few_clusters_is_an_error_not_a_hang():
     with pytest.raises(Transient, match="2 of 3 clusters"):
         _run(Cluster(), "ab", min_clusters=3)

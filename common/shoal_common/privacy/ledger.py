@@ -115,7 +115,6 @@ class Ledger:
         """
         _validate(row)
         self._refresh()
-        self._same_kind(row)
         known = self._chain.get(row.key)
         if known is not None:
             recorded = _row(known, self._chain.path)
@@ -123,6 +122,7 @@ class Ledger:
                 raise LedgerCorrupt(f"{self._chain.path}: {row.key} is already charged with other parameters")
             self._chain.append(row.key, known.body)  # waits until it is on disk
             return recorded
+        self._same_kind(row)
         after = accountant.epsilon([*(past.segment for past in self._rows), row.segment], row.delta)
         body = _statement(row) | {"epsilon_after": after}
         record = self._chain.append(row.key, body)
@@ -151,9 +151,12 @@ class Ledger:
         self._rows += [_row(each, self._chain.path) for each in self._chain.records[len(self._rows) :]]
 
     def _same_kind(self, row: LedgerRow) -> None:
-        """A ledger composes only what is about the same records in the same sense."""
+        """A ledger composes only what is about the same records in the same sense.
+
+        Simulated noise guarantees nothing, so its rows never stand in one sum with those of real noise.
+        """
         first = self._rows[0] if self._rows else row
-        for field in ("cluster", "unit", "neighbouring", "mechanism"):
+        for field in ("cluster", "unit", "neighbouring", "mechanism", "simulation"):
             if getattr(row, field) != getattr(first, field):
                 problem = f"{getattr(row, field)!r} in a ledger of {getattr(first, field)!r}"
                 raise InputError(str(self._chain.path), field, problem, "keep one ledger for each")

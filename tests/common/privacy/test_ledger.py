@@ -98,12 +98,12 @@ def test_a_row_that_makes_no_sense_is_refused(tmp_path: Path, field: str, value:
     assert not (tmp_path / "ledger").exists()
 
 
-@pytest.mark.parametrize("field", ["cluster", "unit", "neighbouring", "mechanism"])
+@pytest.mark.parametrize("field", ["cluster", "unit", "neighbouring", "mechanism", "simulation"])
 def test_a_ledger_is_of_one_cluster_and_one_sense(tmp_path: Path, field: str) -> None:
     ledger = Ledger(tmp_path / "ledger")
     ledger.charge(row_of(0))
     with pytest.raises(InputError) as caught:
-        ledger.charge(row_of(1, **{field: "other"}))
+        ledger.charge(row_of(1, **{field: True if field == "simulation" else "other"}))
     assert caught.value.field == field
 
 
