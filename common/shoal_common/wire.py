@@ -150,8 +150,7 @@ def _layout_text(layout: Layout) -> str:
     return json.dumps([[name, *shape] for name, shape in zip(layout.names, layout.shapes, strict=True)])
 
 
-@lru_cache(maxsize=16)
-def _layout(text: str) -> Layout:
+def _read_layout(text: str) -> Layout:
     """Read a layout; raises `WireError`."""
     try:
         rows = json.loads(text)
@@ -162,6 +161,9 @@ def _layout(text: str) -> Layout:
     if not whole or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise WireError("malformed", "the layout cannot be read")
     return Layout(names, shapes)
+
+
+_known_layout = lru_cache(maxsize=16)(_read_layout)
 
 
 @lru_cache(maxsize=16)
@@ -208,7 +210,7 @@ def decode_update(reply: Reply, expected: Layout) -> F32:
     if reply.record is None:
         raise WireError("malformed", "no arrays")
     if reply.layout != _layout_text(expected):
-        odd = set(_layout(reply.layout).names) ^ set(expected.names)
+        odd = set(_read_layout(reply.layout).names) ^ set(expected.names)  # a liar's text is not remembered
         if odd:
             raise WireError("keys", f"missing or unknown: {', '.join(sorted(odd)[:3])} ({len(odd)} in all)")
         raise WireError("shape", "same arrays in other shapes")
@@ -251,7 +253,7 @@ def encode_instruction(instruction: Instruction) -> RecordDict:
 def decode_instruction(content: RecordDict) -> Instruction:
     """Raises `WireError`; the arrays are read-only views of the message."""
     about = _about(content)
-    layout = _layout(_get(about, "layout", str))
+    layout = _known_layout(_get(about, "layout", str))
     vector = decode_vector(_arrays(content, _GLOBAL), layout.size)
     run, schema_hash = _get(about, "run", str), _get(about, "schema", str)
     return Instruction(run, _get(about, "round", int), schema_hash, layout.unpack(vector))

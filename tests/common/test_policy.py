@@ -82,9 +82,10 @@ def test_a_changed_manifest_is_refused(copy):
     (copy.directory / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="digest"):
         PolicyArtifact.load(copy.directory)
-    (copy.directory / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="is not a manifest"):
-        PolicyArtifact.load(copy.directory)
+    for text in ("{", "[]", "3", "{}", "[" * 100_000, "\xff"):
+        (copy.directory / "manifest.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match="is not a manifest"):
+            PolicyArtifact.load(copy.directory)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -96,8 +97,9 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
     assert not (tmp_path / "policy").exists()
 
 
-def test_another_schema_is_refused(copy):
-    manifest = {**copy.manifest, "schema_hash": "0" * 64}
+@pytest.mark.parametrize("other", ["0" * 64, 7, None])
+def test_another_schema_is_refused(copy, other):
+    manifest = {**copy.manifest, "schema_hash": other}
     manifest["digest"] = digest(copy.directory, manifest)
     (copy.directory / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(SchemaMismatch, match="train again"):

@@ -52,8 +52,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise InputError(str(directory), missing[0], "is missing", "give the directory of a policy artifact")
     try:
         manifest = json.loads((directory / MANIFEST).read_text())
-        stated, version, schema = manifest["digest"], manifest["format"], manifest["schema_hash"]
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        stated, version, schema = manifest["digest"], manifest["format"], str(manifest["schema_hash"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         remedy = "save the policy again"
         raise InputError(str(directory), MANIFEST, f"is not a manifest ({error!r})", remedy) from error
     if stated != digest(directory, manifest):
