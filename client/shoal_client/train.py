@@ -129,9 +129,10 @@ class LocalTrainer:
             return stored
         self._restore(config)
         begin, end = self._steps, self._steps + self._config.updates
-        self._round = None  # until the round is stored, the disk knows better than the memory
+        # a spent cluster receives too; what this changes in memory the next round's model overwrites
         self._learner.load_shared({name: np.array(array) for name, array in global_state.items()})
         self._check_budget(config.round, begin, end)
+        self._round = None  # until the round is stored, the disk knows better than the memory
         fresh = self._source.snapshot(config.round)
         self._replay.add(fresh)
         self._learn(config.round)

@@ -206,6 +206,17 @@ def test_a_spent_budget_ends_shipping_and_a_paid_round_can_still_be_finished(tmp
     assert update.epsilon == rows[-1].epsilon_after <= privacy.budget * (1 + 1e-9)
 
 
+def test_a_spent_cluster_receives_the_model_and_reads_its_state_once(tmp_path, monkeypatch):
+    trainer = _trainer(tmp_path, True, privacy=dataclasses.replace(PRIVATE, critic_steps=4))
+    model = dict(_rounds(trainer, 1).arrays)
+    monkeypatch.setattr(trainer._store, "experience", lambda: 1 / 0)
+    for number in (2, 3):
+        model = {name: array + 1 for name, array in model.items()}
+        with pytest.raises(BudgetExhausted):
+            trainer.round(model, _config(number))
+        assert all(np.array_equal(a, model[n]) for n, a in trainer._learner.shared_state().items())
+
+
 def test_without_experience_the_model_comes_back_unchanged(tmp_path):
     update = _trainer(tmp_path, source=Source(0)).round(_model(), _config(1))
     assert all(np.array_equal(update.arrays[name], array) for name, array in _model().items())
