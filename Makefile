@@ -38,6 +38,7 @@ warm: ## compile the kernels into numba's cache (a changed kernel compiles itsel
 
 demo: $(READY) ## federate four virtual clusters and compare with kube-scheduler (minutes)
 	$(BIN)/shoal simulate --rounds 40 --seed 7 --workers 2 --fresh --out $(OUT)
+	$(BIN)/shoal experiment run federation --quick --out $(OUT)
 
 test: $(READY) ## the quick tests
 	$(BIN)/pytest -n 2 -m "not e2e"

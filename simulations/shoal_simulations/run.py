@@ -18,6 +18,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from shoal_client.train import prepare_process
 from shoal_common import __version__
 from shoal_common.errors import InputError, ShoalError
 from shoal_common.learners.td3 import TD3
@@ -100,6 +101,7 @@ def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) ->
     Raises:
         Interrupted: Ctrl-C; the same call goes on at the round that was broken off.
     """
+    prepare_process()
     out = options.out
     learner = run.learner()
     journal = _Journal(run, learner, out / "rewards.jsonl", watch)

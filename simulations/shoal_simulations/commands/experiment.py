@@ -55,4 +55,6 @@ def run(
         low, high = claim["ci95"]
         verdict = "holds" if claim["holds"] else "DOES NOT HOLD"
         print(f"{claim['claim']}: {claim['estimate']:.4g} [{low:.4g}, {high:.4g}] {verdict}")
+    if quick:
+        print("This is the short form: fewer seeds and updates. docs/results/ has the measured one.")
     print(f"{data} {page}")

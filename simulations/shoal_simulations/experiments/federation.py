@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +22,10 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import track
 
+from shoal_client.train import prepare_process
 from shoal_common.errors import ShoalError
 from shoal_common.learners.td3 import TD3
 from shoal_common.twin.scenarios import Scenario
-from shoal_common.wire import Arrays
 from shoal_simulations import engines
 from shoal_simulations.comparison import Interval, interval
 from shoal_simulations.evaluation import BASELINES, evaluate, held_out
@@ -49,9 +49,10 @@ class Scale:
     private_records: int = 48_000
     public_records: int = 4_000
     scarce: tuple[int, ...] = (300, 1_000)
+    arms: tuple[str, ...] = ()  # all where empty
 
 
-QUICK = Scale(1, 2, 8, 100, 12_000, 2_000, (300,))
+QUICK = Scale(1, 2, 8, 100, 12_000, 2_000, (300,), ("local only", "federated", "shuffled rewards"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Arm:
 def arms(scale: Scale) -> tuple[Arm, ...]:
     """The arms of `learning is real`."""
     records = {"first_decisions": scale.public_records}
-    return (
+    every = (
         Arm("local only", records, local=True),
         Arm("federated", records),
         Arm("federated, DP", {"first_decisions": scale.private_records}, private=True),
@@ -83,6 +84,7 @@ def arms(scale: Scale) -> tuple[Arm, ...]:
         Arm("contextual bandit (gamma 0)", records | {"gamma": 0.0}),
         Arm("equal nodes", records, equal=True),
     )
+    return tuple(arm for arm in every if not scale.arms or arm.name in scale.arms)
 
 
 def scarce_arms(decisions: int, gamma: float = 0.9) -> tuple[Arm, Arm]:
@@ -103,8 +105,15 @@ def configured(fleet: Fleet, arm: Arm, scale: Scale) -> Fleet:
     return fleet.model_copy(update=update)
 
 
-def train(fleet: Fleet, seed: int, equal: bool = False) -> tuple[Arrays, float | None]:
-    """Run one federation in process; the final arrays and the largest epsilon of its clusters."""
+Judged = tuple[F64, float | None]
+"""Gain over the default in percent, f64[clusters, held-out seeds], and the largest epsilon spent."""
+Task = tuple[Fleet, int, bool, int]
+"""Fleet, training seed, whether nodes are equal, number of held-out seeds."""
+
+
+def train_and_judge(fleet: Fleet, seed: int, equal: bool, seeds: int) -> Judged:
+    """Run one federation in process, then its final model on held-out arrivals of the fleet's clusters."""
+    prepare_process()
     run = Run(fleet, seed, equal)
     with tempfile.TemporaryDirectory() as folder:
         outcome = engines.run(
@@ -115,19 +124,17 @@ def train(fleet: Fleet, seed: int, equal: bool = False) -> tuple[Arrays, float |
     if any(record.refused or record.void for record in outcome.history):
         raise ShoalError("a cluster was refused in a round: the arm would not be what it says")
     spent = [value for record in outcome.history for value in record.epsilon.values()]
-    arrays = {name: np.array(array) for name, array in outcome.arrays.items()}
-    return arrays, max(spent, default=None)
+    learner = run.learner()
+    learner.load_shared({name: np.array(array) for name, array in outcome.arrays.items()})
+    return Arena(run, held_out(seeds)).gain(learner), max(spent, default=None)
 
 
-Task = tuple[Fleet, int, bool]
-
-
-def train_all(tasks: Sequence[Task], what: str) -> list[tuple[Arrays, float | None]]:
-    """Train every task, one process a core, with a progress bar; the order is that of the tasks."""
+def judge_all(tasks: Sequence[Task], what: str) -> list[Judged]:
+    """Train and judge every task, one process a core, with a progress bar; the order is that of the tasks."""
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
-        done = pool.map(train, *zip(*tasks, strict=True))
+        done = pool.map(train_and_judge, *zip(*tasks, strict=True))
         return list(track(done, total=len(tasks), description=what, console=console))
 
 
@@ -136,11 +143,26 @@ def alone(fleet: Fleet) -> list[Fleet]:
     return [fleet.model_copy(update={"clusters": (cluster,)}) for cluster in fleet.clusters]
 
 
-def tasks_of(fleet: Fleet, arm: Arm, scale: Scale, seeds: Iterable[int]) -> list[Task]:
-    """What an arm trains: one federation a seed, or one a seed and cluster."""
-    own = configured(fleet, arm, scale)
-    parts = alone(own) if arm.local else [own]
-    return [(part, seed, arm.equal) for seed in seeds for part in parts]
+def judge_arms(
+    fleet: Fleet, plan: Sequence[Arm], scale: Scale, seeds: Sequence[int], what: str
+) -> tuple[list[F64], float | None]:
+    """Train every arm: its gain f64[training seeds, clusters, held-out seeds], and the largest epsilon.
+
+    A local arm trains one federation a cluster.
+    """
+    tasks: list[Task] = []
+    for arm in plan:
+        own = configured(fleet, arm, scale)
+        parts = alone(own) if arm.local else [own]
+        tasks += [(part, seed, arm.equal, scale.held_out_seeds) for seed in seeds for part in parts]
+    judged = judge_all(tasks, what)
+    done = iter([gain for gain, _ in judged])
+    clusters = len(fleet.clusters)
+    gains = []
+    for arm in plan:
+        size = clusters if arm.local else 1
+        gains.append(np.array([np.concatenate([next(done) for _ in range(size)]) for _ in seeds]))
+    return gains, max((e for _, e in judged if e is not None), default=None)
 
 
 class Arena:
@@ -160,31 +182,18 @@ class Arena:
         """Gain over the default in percent, f64[clusters, seeds]."""
         return 100 * (self._objective(self.scenarios, policy) - self._default) / np.abs(self._default)
 
-    def gain_of(self, arrays: Sequence[Arrays]) -> F64:
-        """Gain of one model for all clusters, or of one model each."""
-        if len(arrays) == 1:
-            return self.gain(self._learner(arrays[0]))
-        rows = []
-        for i, own in enumerate(arrays):
-            objective = self._objective([self.scenarios[i]], self._learner(own))[0]
-            rows.append(100 * (objective - self._default[i]) / np.abs(self._default[i]))
-        return np.array(rows)
-
-    def _learner(self, arrays: Arrays) -> TD3:
-        learner = self.run.learner()
-        learner.load_shared(dict(arrays))
-        return learner
-
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Run every arm; claims, controls and tables in the form of a results page."""
     scale, fleet = QUICK if quick else Scale(), load_fleet("default")
     seeds = range(FIRST_SEED, FIRST_SEED + scale.training_seeds)
-    learned, epsilon = _train_arms(fleet, scale, seeds)
-    gains = _gains(fleet, scale, seeds, learned)
+    prepare_process()
+    plan = arms(scale)
+    learned, epsilon = judge_arms(fleet, plan, scale, seeds, "arms")
+    gains = _heuristics(fleet, scale, seeds) | {a.name: g for a, g in zip(plan, learned, strict=True)}
     claims = _learning_claims(gains, epsilon)
     scarce = [_scarce(fleet, scale, decisions, 0.9) for decisions in scale.scarce]
-    bandit = [_scarce(fleet, replace(scale, scarce_seeds=min(5, scale.scarce_seeds)), scale.scarce[0], 0.0)]
+    bandit = [] if quick else [_scarce(fleet, replace(scale, scarce_seeds=5), scale.scarce[0], 0.0)]
     claims += [_federation_claim(table) for table in scarce]
     names = [cluster.name for cluster in fleet.clusters]
     return {
@@ -200,26 +209,8 @@ def run(quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _train_arms(
-    fleet: Fleet, scale: Scale, seeds: Sequence[int]
-) -> tuple[dict[str, list[list[Arrays]]], float | None]:
-    """Train all arms; by arm and seed the models (one, or one a cluster), and the largest epsilon."""
-    plans = [(arm, tasks_of(fleet, arm, scale, seeds)) for arm in arms(scale)]
-    done = iter(train_all([task for _, tasks in plans for task in tasks], "arms"))
-    models: dict[str, list[list[Arrays]]] = {}
-    spent: list[float] = []
-    for arm, tasks in plans:
-        found = [next(done) for _ in tasks]
-        spent += [value for _, value in found if value is not None]
-        size = len(tasks) // len(seeds)
-        models[arm.name] = [[a for a, _ in found[i * size : (i + 1) * size]] for i in range(len(seeds))]
-    return models, max(spent, default=None)
-
-
-def _gains(
-    fleet: Fleet, scale: Scale, seeds: Sequence[int], models: Mapping[str, list[list[Arrays]]]
-) -> dict[str, F64]:
-    """By row, gain f64[training seeds, clusters, held-out seeds]; heuristics have one training seed."""
+def _heuristics(fleet: Fleet, scale: Scale, seeds: Sequence[int]) -> dict[str, F64]:
+    """Rows that no federation trains: gain f64[1 or training seeds, clusters, held-out seeds]."""
     shape, where = Run(fleet, seeds[0]), held_out(scale.held_out_seeds)
     arena = Arena(shape, where)
     rows = {name: arena.gain(scorer)[None] for name, scorer in BASELINES.items() if name != "default"}
@@ -227,11 +218,9 @@ def _gains(
     rows["untrained"] = np.array([arena.gain(Run(fleet, seed).learner()) for seed in seeds])
     pretrained = configured(fleet, Arm("", {"start": "pretrained"}), scale)
     rows["pretrained only"] = np.array([arena.gain(Run(pretrained, seed).initial()) for seed in seeds])
-    equal = Arena(replace(shape, equal=True), where)
-    for arm in arms(scale):
-        place = equal if arm.equal else arena
-        rows[arm.name] = np.array([place.gain_of(own) for own in models[arm.name]])
-    rows["equal nodes: most-allocated"] = equal.gain("most-allocated")[None]
+    if any(arm.equal for arm in arms(scale)):
+        place = Arena(replace(shape, equal=True), where)
+        rows["equal nodes: most-allocated"] = place.gain("most-allocated")[None]
     return rows
 
 
@@ -261,19 +250,24 @@ def _claim(text: str, estimate: Interval, holds: bool) -> dict[str, Any]:
 def _learning_claims(rows: Mapping[str, F64], epsilon: float | None) -> list[dict[str, Any]]:
     claims = []
     for name in ("federated", "wrong counterfactual", "measurement only"):
+        if name not in rows:
+            continue
         text = f"{name}, without DP: gain over the default profile passes the gate (>= {GAIN_LEAST:g} %)"
         claims.append(_claim(text, overall(rows[name]), passes(rows[name], rows)))
-    private = rows["federated, DP"]
-    above = overall(private).mean >= GAIN_LEAST_DP and all(i.low > 0 for i in by_cluster(private))
-    within = epsilon is not None and epsilon <= EPSILON_MOST
-    text = (
-        f"federated, DP at epsilon {epsilon:.3g} a record: gain >= {GAIN_LEAST_DP:g} %, every cluster above 0"
-    )
-    claims.append(_claim(text, overall(private), above and within))
+    if epsilon is not None:
+        claims.append(_private_claim(rows["federated, DP"], epsilon))
     for name in _RIVALS:
         difference = overall(rows["federated"].mean(axis=0, keepdims=True) - rows[name].mean(axis=0))
         claims.append(_claim(f"federated minus {name}, points", difference, difference.low > 0))
     return claims
+
+
+def _private_claim(private: F64, epsilon: float) -> dict[str, Any]:
+    above = overall(private).mean >= GAIN_LEAST_DP and all(i.low > 0 for i in by_cluster(private))
+    text = (
+        f"federated, DP at epsilon {epsilon:.3g} a record: gain >= {GAIN_LEAST_DP:g} %, every cluster above 0"
+    )
+    return _claim(text, overall(private), above and epsilon <= EPSILON_MOST)
 
 
 def _controls(rows: Mapping[str, F64]) -> list[dict[str, Any]]:
@@ -304,15 +298,9 @@ class Scarce:
 
 def _scarce(fleet: Fleet, scale: Scale, decisions: int, gamma: float) -> Scarce:
     seeds = range(FIRST_SEED, FIRST_SEED + scale.scarce_seeds)
-    arena = Arena(Run(fleet, FIRST_SEED), held_out(scale.held_out_seeds))
-    found = []
-    for arm in scarce_arms(decisions, gamma):
-        tasks = tasks_of(fleet, arm, scale, seeds)
-        models = [arrays for arrays, _ in train_all(tasks, f"{decisions} decisions")]
-        size = len(tasks) // len(seeds)
-        own = [models[i * size : (i + 1) * size] for i in range(len(seeds))]
-        found.append(np.array([arena.gain_of(arrays).mean(axis=1) for arrays in own]))
-    return Scarce(decisions, gamma, *found)
+    plan = scarce_arms(decisions, gamma)
+    (local, federated), _ = judge_arms(fleet, plan, scale, seeds, f"{decisions} decisions, gamma {gamma:g}")
+    return Scarce(decisions, gamma, local.mean(axis=2), federated.mean(axis=2))
 
 
 def _federation_claim(table: Scarce) -> dict[str, Any]:
@@ -352,12 +340,16 @@ def _negative(tables: Sequence[Scarce], clusters: Sequence[str]) -> list[dict[st
 
 
 def _note(scale: Scale, epsilon: float | None, fleet: Fleet) -> str:
-    spent = "none" if epsilon is None else f"{epsilon:.3g}"
-    return (
+    text = (
         "Gain is 100 (J - J_default) / |J_default|, J the composite objective of the fleet file, paired by "
         f"held-out arrival seed ({scale.held_out_seeds} a cluster); rows average {scale.training_seeds} "
         f"training seeds, federated against local {scale.scarce_seeds}. Every learned row has "
-        f"{scale.updates} critic updates a cluster. DP: epsilon {spent} at delta {fleet.privacy.delta:g}, "
-        "unit one transition, neighbours by add or remove, simulated noise (not a guarantee). Rows with DP "
-        f"learn from {scale.private_records:,} records a cluster, the others from {scale.public_records:,}."
+        f"{scale.updates} critic updates a cluster and {scale.public_records:,} logged decisions"
+    )
+    if epsilon is None:
+        return f"{text}. Short form without differential privacy: too few seeds for a claim."
+    return (
+        f"{text}; rows with DP have {scale.private_records:,} and epsilon {epsilon:.3g} at delta "
+        f"{fleet.privacy.delta:g}, unit one transition, neighbours by add or remove, simulated noise (not a "
+        "guarantee)."
     )
