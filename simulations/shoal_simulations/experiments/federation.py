@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -129,11 +130,24 @@ def train_and_judge(fleet: Fleet, seed: int, equal: bool, seeds: int) -> Judged:
     return Arena(run, held_out(seeds)).gain(learner), max(spent, default=None)
 
 
+def _follow_parent() -> None:
+    """End this worker when its parent is gone, however it went."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def judge_all(tasks: Sequence[Task], what: str) -> list[Judged]:
     """Train and judge every task, one process a core, with a progress bar; the order is that of the tasks."""
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=context, initializer=_follow_parent) as pool:
         done = pool.map(train_and_judge, *zip(*tasks, strict=True))
         return list(track(done, total=len(tasks), description=what, console=console))
 
