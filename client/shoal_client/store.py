@@ -12,10 +12,12 @@ than three goes once newer ones fill the replay without it, so a folder does not
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, final
@@ -52,6 +54,20 @@ class RoundStore:
         self.directory, self._capacity = directory, capacity
         self._rows: dict[str, int] = {}  # transitions by folder, as round.json says
         directory.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other process trains this cluster, and keep others out.
+
+        A runtime that loses sight of a client starts a second one. Two that train one round would release it
+        twice for one charge; the second one waits and finds the first one's update stored.
+        """
+        descriptor = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # which unlocks, as the end of the process does
 
     def latest(self) -> int | None:
         """The newest round; None in a new folder."""

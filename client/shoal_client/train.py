@@ -92,8 +92,8 @@ class TrainingConfig:
 class LocalTrainer:
     """Trains one cluster, with its state under `state_dir`.
 
-    Another process may train the same cluster in between (Ray's actors): what is in memory is used only while
-    the disk holds nothing newer.
+    Another process may train the same cluster in between (Ray's actors), never at the same time: what is in
+    memory is used only while the disk holds nothing newer.
     """
 
     def __init__(
@@ -116,17 +116,20 @@ class LocalTrainer:
         self._round: int | None = None  # the round whose end the memory holds; None: not to be trusted
         self._steps = 0
         self._warned = False  # of more records than the public number
-        if self._store.latest() is None:
-            self._begin()
+        with self._store.alone():
+            if self._store.latest() is None:
+                self._begin()
 
     def round(self, global_state: Arrays, config: RoundConfig) -> SharedUpdate:
         """Train `config.round`, or return its stored update.
 
         Raises: `BudgetExhausted`; `InputError` where the state belongs to another run or is past that round.
         """
-        stored = self._store.update(config.round, config.run)
-        if stored is not None:
-            return stored
+        with self._store.alone():
+            stored = self._store.update(config.round, config.run)
+            return self._train(global_state, config) if stored is None else stored
+
+    def _train(self, global_state: Arrays, config: RoundConfig) -> SharedUpdate:
         self._restore(config)
         begin, end = self._steps, self._steps + self._config.updates
         # a spent cluster receives too; what this changes in memory the next round's model overwrites

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -141,6 +142,15 @@ def test_two_processes_may_take_turns(tmp_path):
         update = trainer.round(model, _config(number))
         model = dict(update.arrays)
     assert update.to_bytes() == straight.to_bytes()
+
+
+def test_two_processes_that_are_asked_at_once_release_one_update(tmp_path):
+    privacy = dataclasses.replace(PRIVATE, simulation_seed=None)  # each would draw its own noise
+    trainers = [_trainer(tmp_path, True, privacy=privacy) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:  # each opens the lock for itself, as a process does
+        updates = list(pool.map(lambda trainer: trainer.round(_model(), _config(1)), trainers))
+    assert updates[0].to_bytes() == updates[1].to_bytes()
+    assert len(_ledger(tmp_path).rows) == 1
 
 
 class Crash(BaseException):
