@@ -125,7 +125,9 @@ def _resources(spec: Field, status: Field) -> PodResources:
         spec.get("containers").refuse("holds no container", "give the pod at least one container")
     return PodResources(
         containers=tuple(_container(c, reported) for c in spec.get("containers").items()),
-        init_containers=tuple(_container(c, reported) for c in spec.get("initContainers").items()),
+        init_containers=tuple(
+            _container(c, reported if _stays(c) else {}) for c in spec.get("initContainers").items()
+        ),
         overhead=spec.get("overhead").quantities(),
         pod_requests=spec.get("resources").get("requests").quantities(),
         pod_limits=spec.get("resources").get("limits").quantities(),
@@ -147,7 +149,7 @@ def _container(source: Field, reported: Mapping[str, Field]) -> ContainerResourc
 
 
 def _stays(container: Field) -> bool:
-    """Containers and sidecars keep their host ports; an init container that ends does not."""
+    """Containers and sidecars keep host ports and are resized; an init container that ends is not."""
     return ".initContainers[" not in container.path or container.get("restartPolicy").text("") == "Always"
 
 

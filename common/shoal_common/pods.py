@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shoal_common.requests import NON_MISSING, PodResources, effective_requests, qos_class, rounded
+from shoal_common.requests import (
+    NON_MISSING,
+    PodResources,
+    bound_defaults,
+    effective_requests,
+    qos_class,
+    rounded,
+)
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Taint, Toleration
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -113,6 +120,11 @@ class PodRecord:
     def nonzero_requests(self) -> dict[str, int]:
         """Effective requests where containers without cpu (memory) count 100m (200Mi): for scoring only."""
         return rounded(effective_requests(self.resources, NON_MISSING))
+
+    @cached_property
+    def nonzero_bound_requests(self) -> dict[str, int]:
+        """The same as its node counts them once it is bound: pod-level requests switch defaults off."""
+        return rounded(effective_requests(self.resources, bound_defaults(self.resources)))
 
     @cached_property
     def qos(self) -> str:

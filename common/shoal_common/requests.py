@@ -60,6 +60,18 @@ def effective_requests(pod: PodResources, defaults: ResourceList | None = None) 
     return _sum((total, pod.overhead))
 
 
+def bound_defaults(pod: PodResources) -> ResourceList:
+    """What the containers of a bound pod count with where they ask for nothing, for the "non-zero" sums.
+
+    Under pod-level requests only what the whole pod leaves out; a pending pod always counts NON_MISSING
+    (calculatePodResourceRequest does not look).
+    """
+    if not any(map(_pod_level, pod.pod_requests)):
+        return NON_MISSING
+    known = effective_requests(pod)
+    return {name: quantity for name, quantity in NON_MISSING.items() if name not in known}
+
+
 def _container_requests(container: ContainerResources, infeasible: bool) -> ResourceList:
     if container.actuated is None:
         return container.requests

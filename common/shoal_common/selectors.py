@@ -24,7 +24,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        """Whether the labels satisfy this line; Gt and Lt compare integers and fail on anything else."""
+        """Whether the labels satisfy this line; Gt and Lt compare int64s and fail on anything else."""
         found = labels.get(self.key)
         match self.operator:
             case "In":
@@ -43,6 +43,8 @@ class Requirement:
         if len(texts) < 2 or not all(INTEGER.fullmatch(text) for text in texts):
             return False
         left, right = map(int, texts)
+        if not all(-(2**63) <= number < 2**63 for number in (left, right)):
+            return False
         return left > right if self.operator == "Gt" else left < right
 
 

@@ -98,6 +98,26 @@ def limited(requests: Json, limits: Json) -> Json:
     return {"name": "c", "resources": {"requests": requests, "limits": limits}}
 
 
+def test_pod_level_requests_switch_the_defaults_of_a_bound_pod_off() -> None:
+    # One container asks for 1 CPU, the other for none. Under pod-level memory the node counts what is there
+    # (1000m); the pending pod's own score still counts 100m for the second container.
+    record = pod(container("1"), container(), resources={"requests": {"memory": "1Gi"}})
+    assert record.nonzero_bound_requests == {"cpu": 1000, "memory": 2**30}
+    assert record.nonzero_requests == {"cpu": 1100, "memory": 2**30}
+    nobody = pod(container(), container(), resources={"requests": {"memory": "1Gi"}})
+    assert nobody.nonzero_bound_requests == {"cpu": 200, "memory": 2**30}
+    other = pod(container("1"), container(), resources={"requests": {"example.com/foo": "1"}})
+    assert other.nonzero_bound_requests == other.nonzero_requests
+
+
+def test_only_containers_that_stay_are_resized() -> None:
+    reported = [{"name": "c", "resources": {"requests": {"cpu": "9"}}}]
+    status = {"initContainerStatuses": reported}
+    main = {**container("1"), "name": "main"}
+    assert pod(main, init=[container("2")], status=status).requests["cpu"] == 2000
+    assert pod(main, init=[sidecar("2")], status=status).requests["cpu"] == 10_000
+
+
 def test_qos_classes() -> None:
     both = {"cpu": "1", "memory": "1Gi"}
     assert pod(container()).qos == "BestEffort"

@@ -7,7 +7,7 @@ import pytest
 
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 
-LABELS = {"disk": "ssd", "gen": "4"}
+LABELS = {"disk": "ssd", "gen": "4", "serial": "9223372036854775808"}  # 2**63: Go's ParseInt refuses it
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,9 @@ LABELS = {"disk": "ssd", "gen": "4"}
         ("zone", "Gt", ("0",), False),
         ("gen", "Gt", (), False),
         ("gen", "Lt", ("1_0",), False),
+        ("gen", "Lt", ("9223372036854775807",), True),
+        ("gen", "Lt", ("9223372036854775808",), False),
+        ("serial", "Gt", ("3",), False),
     ],
 )
 def test_requirements(key: str, operator: str, values: tuple[str, ...], expected: bool) -> None:

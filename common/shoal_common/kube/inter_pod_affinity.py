@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from shoal_common.kube.plugin import MAX_NODE_SCORE, NodeTest
 from shoal_common.kube.snapshot import NodeInfo, Snapshot
@@ -29,15 +30,16 @@ def filter_nodes(snapshot: Snapshot, pod: PodRecord) -> NodeTest | None:
     unwanted = _unwanted_domains(snapshot, pod)
     if not unwanted and not pod.affinity and not pod.anti_affinity:
         return None
-    near = _near_domains(snapshot, pod)
-    far = _far_domains(snapshot, pod)
-    first_of_its_kind = not near and _matches_all(pod.affinity, pod, snapshot)
+    affinity, anti_affinity = _resolved(pod.affinity, snapshot), _resolved(pod.anti_affinity, snapshot)
+    near = _near_domains(snapshot, affinity)
+    far = _far_domains(snapshot, anti_affinity)
+    first_of_its_kind = not near and _matches_all(affinity, pod)
 
     def test(info: NodeInfo) -> Refusal | None:
         labels = info.node.labels
-        if not _near_enough(pod.affinity, labels, near, first_of_its_kind):
+        if not _near_enough(affinity, labels, near, first_of_its_kind):
             return NOT_NEAR
-        if any(_domain(term, labels) in far for term in pod.anti_affinity):
+        if any(_domain(term, labels) in far for term in anti_affinity):
             return TOO_NEAR
         return UNWANTED if any(domain in unwanted for domain in labels.items()) else None
 
@@ -59,38 +61,52 @@ def _domain(term: PodTerm, labels: Mapping[str, str]) -> Domain | None:
     return None if value is None else (term.topology_key, value)
 
 
-def _matches_all(terms: Sequence[PodTerm], pod: PodRecord, snapshot: Snapshot) -> bool:
-    labels = snapshot.namespace_labels.get(pod.namespace, {})
-    return bool(terms) and all(term.matches(pod, labels) for term in terms)
+def _resolved(terms: Sequence[PodTerm], snapshot: Snapshot) -> list[PodTerm]:
+    """The incoming pod's terms, their namespace selectors turned into the namespaces there are.
+
+    An empty selector means every namespace, known or not, and stays.
+    """
+    return [_in_known_namespaces(term, snapshot) for term in terms]
+
+
+def _in_known_namespaces(term: PodTerm, snapshot: Snapshot) -> PodTerm:
+    selector = term.namespace_selector
+    if selector is None or not selector.requirements:
+        return term
+    there = {name for name, labels in snapshot.namespace_labels.items() if selector.matches(labels)}
+    return replace(term, namespaces=term.namespaces | there, namespace_selector=None)
+
+
+def _matches_all(terms: Sequence[PodTerm], pod: PodRecord) -> bool:
+    return bool(terms) and all(term.matches(pod, {}) for term in terms)
 
 
 def _bound_pods(snapshot: Snapshot) -> Iterator[tuple[NodeInfo, PodRecord]]:
     return ((info, pod) for info in snapshot.infos for pod in info.pods)
 
 
-def _near_domains(snapshot: Snapshot, pod: PodRecord) -> set[Domain]:
-    """Domains of the pods that match all of this pod's required affinity terms."""
-    if not pod.affinity:
+def _near_domains(snapshot: Snapshot, terms: Sequence[PodTerm]) -> set[Domain]:
+    """Domains of the pods that match all of these required affinity terms."""
+    if not terms:
         return set()
     return {
         domain
         for info, other in _bound_pods(snapshot)
-        if _matches_all(pod.affinity, other, snapshot)
-        for term in pod.affinity
+        if _matches_all(terms, other)
+        for term in terms
         if (domain := _domain(term, info.node.labels))
     }
 
 
-def _far_domains(snapshot: Snapshot, pod: PodRecord) -> set[Domain]:
-    """Domains of the pods that match one of this pod's required anti-affinity terms."""
-    if not pod.anti_affinity:
+def _far_domains(snapshot: Snapshot, terms: Sequence[PodTerm]) -> set[Domain]:
+    """Domains of the pods that match one of these required anti-affinity terms."""
+    if not terms:
         return set()
     return {
         domain
         for info, other in _bound_pods(snapshot)
-        for term in pod.anti_affinity
-        if term.matches(other, snapshot.namespace_labels.get(other.namespace, {}))
-        and (domain := _domain(term, info.node.labels))
+        for term in terms
+        if term.matches(other, {}) and (domain := _domain(term, info.node.labels))
     }
 
 
@@ -129,9 +145,11 @@ def _domain_scores(snapshot: Snapshot, pod: PodRecord) -> Counter[Domain]:
                 scores[domain] += sign * (term.weight or HARD_POD_AFFINITY_WEIGHT)
 
     if pod.preferred_affinity or pod.preferred_anti_affinity:
+        liked = _resolved(pod.preferred_affinity, snapshot)
+        disliked = _resolved(pod.preferred_anti_affinity, snapshot)
         for info, other in _bound_pods(snapshot):
-            add(pod.preferred_affinity, other, info, 1)
-            add(pod.preferred_anti_affinity, other, info, -1)
+            add(liked, other, info, 1)
+            add(disliked, other, info, -1)
     for info, other in snapshot.with_affinity:
         add(other.affinity, pod, info, 1)
         add(other.preferred_affinity, pod, info, 1)

@@ -80,7 +80,7 @@ def _info(node: NodeRecord, pods: tuple[PodRecord, ...]) -> NodeInfo:
     nonzero: dict[str, int] = {}
     for pod in pods:
         _add(requested, pod.requests)
-        _add(nonzero, pod.nonzero_requests)
+        _add(nonzero, pod.nonzero_bound_requests)
     ports = tuple(port for pod in pods for port in pod.host_ports)
     return NodeInfo(node, pods, requested, nonzero, ports)
 

@@ -190,6 +190,20 @@ def test_namespace_selectors_reach_other_namespaces() -> None:
     assert evaluate(Snapshot(nodes, (other,)), near).feasible == ()
 
 
+def test_a_pods_own_namespace_selectors_know_only_namespaces_that_are_there() -> None:
+    # DoesNotExist matches the empty labels of a namespace that nobody listed; the scheduler lists namespaces
+    # for the incoming pod's terms, so such a namespace has no name to match by.
+    selector = LabelSelector((Requirement("team", "DoesNotExist"),))
+    term = PodTerm(ZONE, WEB, frozenset(), selector)
+    everywhere = PodTerm(ZONE, WEB, frozenset(), LabelSelector())
+    nodes, bound = (node("a", zone="z"),), (web("w", "a", namespace="ghost"),)
+    pod = PodRecord("p", anti_affinity=(term,))
+    assert evaluate(Snapshot(nodes, bound), pod).feasible == ("a",)
+    listed = Snapshot(nodes, bound, namespaces=(NamespaceRecord("ghost", {}),))
+    assert evaluate(listed, pod).feasible == ()
+    assert evaluate(Snapshot(nodes, bound), PodRecord("p", anti_affinity=(everywhere,))).feasible == ()
+
+
 def test_preferred_affinity_scores() -> None:
     nodes = (node("a"), node("b"), node("c"))
     snapshot = Snapshot(nodes, (web("x", "a"), web("y", "b", preferred_anti_affinity=(term(30),))))
