@@ -23,8 +23,9 @@ class Field:
     content: object
 
     def refuse(self, problem: str, remedy: str) -> NoReturn:
-        """Raise the InputError of this place."""
-        raise InputError(self.where, self.path or "document", problem, remedy)
+        """Raise the InputError of this place; a name in its path that would break the line is escaped."""
+        path = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self.path)
+        raise InputError(self.where, path or "document", problem, remedy)
 
     def get(self, key: str) -> Field:
         """The member of this object; absent when this is absent.
@@ -69,12 +70,14 @@ class Field:
             self.refuse(f"is {_kind(self.content)}", "write a string")
         return self.content
 
-    def integer(self, default: int | None = None) -> int:
-        """The whole number here, the default when absent; required when there is no default."""
+    def integer(self, default: int | None = None, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+        """The whole number from `low` to `high` here, the default when absent; required without a default."""
         if self.content is None and default is not None:
             return default
         if not isinstance(self.content, int) or isinstance(self.content, bool):
             self.refuse(f"is {_kind(self.content)}", "write a whole number")
+        if not low <= self.content <= high:
+            self.refuse(f"{str(self.content)[:40]} is out of range", f"write {low} to {high}")
         return self.content
 
     def flag(self) -> bool:

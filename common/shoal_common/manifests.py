@@ -29,6 +29,7 @@ from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Requirement,
 
 LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 NODE_OPERATORS = (*LABEL_OPERATORS, "Gt", "Lt")
+TOLERATION_OPERATORS = ("Equal", "Exists", "Gt", "Lt")  # Gt and Lt, behind a feature gate, tolerate nothing
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -50,7 +51,7 @@ def read_node(source: Field) -> NodeRecord:
         ),
         unschedulable=spec.get("unschedulable").flag(),
         images=tuple(
-            NodeImage(i.get("names").texts(), i.get("sizeBytes").integer(0))
+            NodeImage(i.get("names").texts(), i.get("sizeBytes").integer(0, low=0))
             for i in status.get("images").items()
         ),
     )
@@ -158,7 +159,7 @@ def _host_ports(container: Field) -> list[HostPort]:
         HostPort(
             p.get("hostIP").text("") or "0.0.0.0",
             p.get("protocol").text("") or "TCP",
-            p.get("hostPort").integer(0),
+            p.get("hostPort").integer(0, 0, 65535),
         )
         for p in container.get("ports").items()
         if p.get("hostPort").integer(0) > 0
@@ -167,6 +168,8 @@ def _host_ports(container: Field) -> list[HostPort]:
 
 def _toleration(source: Field) -> Toleration:
     operator = source.get("operator").text("") or "Equal"
+    if operator not in TOLERATION_OPERATORS:
+        source.get("operator").refuse(f"is {operator!r}", f"write one of {' '.join(TOLERATION_OPERATORS)}")
     return Toleration(
         source.get("key").text(""), operator, source.get("value").text(""), source.get("effect").text("")
     )
@@ -204,7 +207,8 @@ def _preferred_nodes(source: Field) -> tuple[PreferredNodeTerm, ...] | None:
     if not source.present:
         return None
     return tuple(
-        PreferredNodeTerm(t.get("weight").integer(), _node_term(t.get("preference"))) for t in source.items()
+        PreferredNodeTerm(t.get("weight").integer(None, 0, 100), _node_term(t.get("preference")))
+        for t in source.items()
     )
 
 
@@ -214,7 +218,7 @@ def _required_pods(source: Field, namespace: str) -> tuple[PodTerm, ...]:
 
 def _preferred_pods(source: Field, namespace: str) -> tuple[PodTerm, ...]:
     return tuple(
-        _pod_term(t.get("podAffinityTerm"), namespace, t.get("weight").integer())
+        _pod_term(t.get("podAffinityTerm"), namespace, t.get("weight").integer(None, 1, 100))
         for t in source.get(PREFERRED).items()
     )
 
@@ -244,10 +248,10 @@ def _spread(source: Field, labels: Mapping[str, str]) -> SpreadConstraint:
         source.get("whenUnsatisfiable").refuse(f"is {when!r}", "write DoNotSchedule or ScheduleAnyway")
     return SpreadConstraint(
         topology_key=source.get("topologyKey").text(),
-        max_skew=source.get("maxSkew").integer(),
+        max_skew=source.get("maxSkew").integer(None, 1, 2**31 - 1),
         when_unsatisfiable=when,
         selector=selector,
-        min_domains=source.get("minDomains").integer(1),
+        min_domains=source.get("minDomains").integer(1, 1, 2**31 - 1),
         honor_affinity=source.get("nodeAffinityPolicy").text("") != "Ignore",
         honor_taints=source.get("nodeTaintsPolicy").text("") == "Honor",
     )

@@ -48,16 +48,19 @@ def _decode(path: Path) -> object:
     try:
         raw = path.read_bytes()
         return json.loads(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(str(path), "file", "is a broken gzip file", "write it again") from error
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise InputError(str(path), "file", reason.lower(), "give --input a file of cases") from error
-    except (EOFError, zlib.error) as error:
-        raise InputError(str(path), "file", "is a broken gzip file", "write it again") from error
     except UnicodeDecodeError as error:
         raise InputError(str(path), "file", "is not UTF-8 text", "write it as UTF-8 JSON") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise InputError(str(path), place, f"is not JSON: {error.msg}", "write valid JSON") from error
+    except (RecursionError, ValueError) as error:  # nesting, or a whole number of over 4,300 digits
+        problem = "nests too deep or holds too long a number"
+        raise InputError(str(path), "file", problem, "write cases as kubectl prints objects") from error
 
 
 def _case(source: Field) -> Case:

@@ -105,6 +105,38 @@ WRONG: list[tuple[object, str]] = [
 ]
 
 
+def asking(**spec: object) -> list[object]:
+    return [case(pending={"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}})]
+
+
+def spread(**constraint: object) -> list[object]:
+    usual = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    return asking(topologySpreadConstraints=[{**usual, **constraint}])
+
+
+def preferring(weight: int) -> list[object]:
+    term = {"weight": weight, "podAffinityTerm": {"topologyKey": "zone"}}
+    return asking(affinity={"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}})
+
+
+WRONG += [
+    ("[" * 100_000, "file: nests too deep or holds too long a number"),
+    ("[" + "9" * 5000 + "]", "file: nests too deep or holds too long a number"),
+    (spread(maxSkew=0), "maxSkew: 0 is out of range; write 1 to 2147483647"),
+    (spread(maxSkew=10**400), "is out of range"),
+    (spread(minDomains=0), "minDomains: 0 is out of range"),
+    (spread(whenUnsatisfiable="Maybe"), "is 'Maybe'; write DoNotSchedule or ScheduleAnyway"),
+    (preferring(0), "weight: 0 is out of range; write 1 to 100"),
+    (preferring(101), "weight: 101 is out of range; write 1 to 100"),
+    (asking(tolerations=[{"operator": "Foo"}]), "operator: is 'Foo'; write one of Equal Exists Gt Lt"),
+    (asking(containers=[{"ports": [{"hostPort": 70_000}]}]), "hostPort: 70000 is out of range"),
+    (asking(containers=[{"ports": [{"hostPort": "80"}]}]), "hostPort: is a string, '80'"),
+    (asking(overhead={"c\npu": "1\n"}), r"overhead.c\npu: '1\n' is not a Kubernetes quantity"),
+    (asking(tolerations=[5]), "tolerations[0]: is a whole number, '5'; write a JSON object"),
+    ([case(services={"a": 1})], "one.services: is an object"),
+]
+
+
 @pytest.mark.parametrize(("content", "expected"), WRONG)
 def test_wrong_cases_get_one_line(
     content: object, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
