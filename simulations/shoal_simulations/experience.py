@@ -200,7 +200,7 @@ class TwinSource:
         if first:
             policy = behaviour(config.behaviour)
         else:
-            policy = exploring(self._learner, np.random.default_rng([self._seed, round_number]))
+            policy = exploring(self._learner, self._scenario.generator(5, self._seed, round_number))
         seeds = training_seeds(self._seed, round_number)
         twin = TwinConfig(perturbation=Perturbation(config.counterfactual_error, self._seed))
         return collect(self._scenario, seeds, decisions, policy, self._weights, config.reward, twin)

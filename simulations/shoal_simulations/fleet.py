@@ -211,7 +211,7 @@ class Privacy(Section):
     batch: Annotated[int, Field(ge=1, le=65_536)] = 1_024
     """Expected size of a Poisson batch. Large: noise is cheap, records and batch are what count."""
     units_public: Annotated[int, Field(ge=1, le=100_000_000)] = 48_000
-    """Transitions in the frozen snapshot, a public number: the sampling rate is `batch` / `units_public`."""
+    """A public number of transitions, as many as are logged: each is drawn at `batch` / `units_public`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:

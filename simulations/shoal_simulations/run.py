@@ -38,6 +38,7 @@ from shoal_simulations.virtual import TRAINER, Run
 POLICY_ROW, UNTRAINED_ROW = "federated", "untrained"
 OWN_FILES = ("run.json", "rewards.jsonl", "server", "clusters", "summary.json", "report.html", "policy")
 VALIDATION_SECONDS = 1_200.0
+VOID_ROUNDS = 3  # in a row without one admitted update: something is broken, not late
 
 
 class Interrupted(KeyboardInterrupt):
@@ -176,6 +177,7 @@ class _Journal:
         self._run, self._learner, self._path, self._watch = run, learner, path, watch
         self._scenarios = [replace(s, seconds=VALIDATION_SECONDS) for s in run.fleet.scenarios()]
         self._refusals: list[Refusal] = []
+        self._void = 0
 
     def __call__(self, event: Event) -> None:
         """Take one event of the server."""
@@ -186,11 +188,7 @@ class _Journal:
 
     def _round_ended(self, event: RoundEnded) -> None:
         record = event.record
-        if record.void is not None:
-            reasons = "; ".join(f"{r.cluster}: {r.detail}" for r in self._refusals[-1:])
-            raise ShoalError(
-                f"round {record.round} is void ({record.void}): {reasons or 'no cluster may ship'}"
-            )
+        self._check_void(record)
         self._learner.load_shared(_writable(event.arrays))
         reward = self._reward()
         with self._path.open("a") as file:
@@ -198,6 +196,14 @@ class _Journal:
         epsilon = max(record.epsilon.values(), default=None)
         rounds = self._run.fleet.federation.rounds
         self._watch(Progress(record.round, rounds, reward, epsilon, record.seconds, len(record.refused)))
+
+    def _check_void(self, record: RoundRecord) -> None:
+        """End a simulation in which nothing is learned any more for another reason than spent budgets."""
+        lost = record.void is not None and bool(record.refused)
+        self._void = self._void + 1 if lost else 0
+        if self._void == VOID_ROUNDS:
+            last = self._refusals[-1]
+            raise ShoalError(f"{VOID_ROUNDS} void rounds in a row, the last: {last.cluster}: {last.detail}")
 
     def _reward(self) -> float:
         """The composite of the global model on one validation seed, the mean over the clusters."""
