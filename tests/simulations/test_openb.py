@@ -124,3 +124,33 @@ def test_load_order(lists: tuple[NodeTrace, PodTrace], tmp_path: Path) -> None:
         openb.load_order(path, "b", *lists)
     with pytest.raises(InputError, match="cannot be read"):
         openb.load_order(tmp_path / "none.npz", "a", *lists)
+
+
+@pytest.mark.parametrize("policy", fgd.POLICIES)
+@pytest.mark.parametrize("shape", [(8,), (4, 4), (1,) * 8])
+def test_kai_2153_sixteen_halves_fill_eight_devices_with_two_each(
+    tmp_path: Path, policy: str, shape: tuple[int, ...]
+) -> None:
+    rows = "".join(f"n{i},64000,1000,{gpus},T4\n" for i, gpus in enumerate(shape))
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\n" + rows)
+    halves = "".join(f"p{i},1000,10,1,500\n" for i in range(16))
+    (tmp_path / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + halves)
+    order = openb.Order(np.arange(16), np.arange(len(shape)))
+    traces = read_nodes(tmp_path / "nodes.csv"), read_pods(tmp_path / "pods.csv")
+    result = openb.replay(openb.prepare(*traces, order), policy)
+    pods_per_device = np.unique(np.stack([result.node, result.devices]), axis=1, return_counts=True)[1]
+    assert pods_per_device.tolist() == [2] * 8
+
+
+def test_kubernetes_68036_fgd_keeps_the_nodes_of_four_for_the_jobs_of_four(tmp_path: Path) -> None:
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,4,T4\nb,64000,1000,4,T4\nc,64000,1000,2,T4\n"
+    jobs = "".join(f"j{i},1000,10,{gpus},1000\n" for i, gpus in enumerate((2, 4, 4)))
+    (tmp_path / "nodes.csv").write_text(nodes)
+    (tmp_path / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + jobs)
+    traces = read_nodes(tmp_path / "nodes.csv"), read_pods(tmp_path / "pods.csv")
+    for ties in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        result = openb.replay(openb.prepare(*traces, openb.Order(np.arange(3), np.array(ties))), "fgd")
+        assert result.node[0] == 2
+        assert sorted(result.node[1:]) == [0, 1]
+        assert result.used_milli[-1] == 10_000
+        assert result.fragmentation_milli[-1] == 0

@@ -125,6 +125,7 @@ BROKEN = [
     ("time runs back", edit(TASKS, "605,", "599,"), 3, "time"),
     ("unknown event", edit(TASKS, ",77,4,", ",77,9,"), 4, "event type"),
     ("not finite", edit(TASKS, "0.125", "nan"), 2, "CPU request"),
+    ("beyond any machine", edit(TASKS, "0.125", "1e300"), 2, "CPU request"),
     ("machine of no number", edit(TASKS, "415", "m415"), 1, "machine ID"),
     ("unknown cell", edit(CELLS, "7,8,", "7,9,"), 3, "cell"),
     ("broken class", edit(CELLS, "117,1.0", "117,1.5"), 2, "scheduling_class"),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """FGD on Kubernetes records: the fragmentation gradient of each node that the filters let through.
 
-Devices are whole `nvidia.com/gpu`; those in use are taken to be the lowest-numbered. The typical pods are the
-snapshot's and the pod itself. GPU models are a matter of node selectors, thus of the filters: typical pods
-accept any. Shares of a device (openb's milli-GPU) are not in Kubernetes' own objects; see `shoal replay`.
+Devices are whole `nvidia.com/gpu`; beyond 62 free ones a node counts as having 62 (time slicing may advertise
+any number). The typical pods are the snapshot's, those that still wait among them, and the pod itself. GPU
+models are a matter of node selectors, thus of the filters: typical pods accept any. Shares of a device (openb's
+milli-GPU) are not in Kubernetes' own objects; see `shoal replay`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 
 import numpy as np
 
-from shoal_common.accelerators.sharing import MILLI
+from shoal_common.accelerators.sharing import MAX_DEVICES, MILLI
 from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
 from shoal_common.kube.snapshot import NodeInfo, Snapshot
 from shoal_common.kube.verdict import Verdict
@@ -46,7 +47,7 @@ def score_snapshot(snapshot: Snapshot, pod: PodRecord) -> Verdict:
 def _scores(snapshot: Snapshot, pod: PodRecord, feasible: list[NodeInfo]) -> list[int]:
     if not feasible:
         return []
-    counts = Counter(_specification(p) for info in snapshot.infos for p in info.pods)
+    counts = Counter(_specification(p) for p in snapshot.pods if not p.finished)
     counts[_specification(pod)] += 1
     table = np.array(list(counts), dtype=np.int64)
     specs = PodSpecs(
@@ -64,19 +65,22 @@ def _scores(snapshot: Snapshot, pod: PodRecord, feasible: list[NodeInfo]) -> lis
 
 def _specification(pod: PodRecord) -> Specification:
     requests = pod.requests
-    return requests.get("cpu", 0), -(-requests.get("memory", 0) // MIB), requests.get(GPU, 0)
+    return (
+        requests.get("cpu", 0),
+        -(-requests.get("memory", 0) // MIB),
+        min(requests.get(GPU, 0), MAX_DEVICES),
+    )
 
 
 def _nodes(infos: list[NodeInfo]) -> Nodes:
-    def left(name: str, info: NodeInfo) -> int:
-        return info.node.allocatable.get(name, 0) - info.requested.get(name, 0)
+    """What is left of each node. Devices in use, or gone while in use, are left out: nothing remains there."""
 
-    nodes = empty_nodes(
+    def left(name: str, info: NodeInfo) -> int:
+        return max(0, info.node.allocatable.get(name, 0) - info.requested.get(name, 0))
+
+    return empty_nodes(
         cpu_milli=np.array([left("cpu", info) for info in infos], dtype=np.int64),
         memory_mib=np.array([left("memory", info) // MIB for info in infos], dtype=np.int64),
-        gpu_count=np.array([info.node.allocatable.get(GPU, 0) for info in infos], dtype=np.int64),
+        gpu_count=np.array([min(left(GPU, info), MAX_DEVICES) for info in infos], dtype=np.int64),
         model=np.zeros(len(infos), dtype=np.int64),
     )
-    for node, info in enumerate(infos):
-        nodes.gpu_left[node, : info.requested.get(GPU, 0)] = 0
-    return nodes

@@ -33,6 +33,9 @@ MEMORY_MIB_PER_UNIT = 262_144
 """Borg publishes requests and capacities relative to its largest machine, which is counted here as 64 cores
 and 256 GiB: a convention, not a measurement."""
 
+MAX_UNITS = 1e6
+"""More of the largest machine than any request or machine of a trace may be: such a number is a mistake."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
@@ -125,7 +128,7 @@ class Row:
         try:
             number = int(value.replace("_", "?"))  # Python's own digit grouping is no CSV
         except ValueError:
-            raise self.error(column, f"{value!r} is no whole number", "write digits only") from None
+            raise self.error(column, f"{value[:40]!r} is no whole number", "write digits only") from None
         if not low <= number <= high:
             raise self.error(column, f"{number} is out of bounds", f"keep it within {low} and {high}")
         return number
@@ -142,9 +145,9 @@ class Row:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise self.error(column, f"{value!r} is no finite number", "write a number such as 0.5")
+            raise self.error(column, f"{value[:40]!r} is no finite number", "write a number such as 0.5")
         if not low <= number <= high:
-            raise self.error(column, f"{value} is out of bounds", f"keep it within {low} and {high}")
+            raise self.error(column, f"{value[:40]} is out of bounds", f"keep it within {low} and {high}")
         return number
 
     def choice(self, column: str, known: Sequence[str]) -> str:
@@ -155,7 +158,7 @@ class Row:
         """
         value = self.values[self.columns[column]]
         if value not in known:
-            raise self.error(column, f"{value!r} is unknown", f"use one of {', '.join(known)}")
+            raise self.error(column, f"{value[:40]!r} is unknown", f"use one of {', '.join(known)}")
         return value
 
 

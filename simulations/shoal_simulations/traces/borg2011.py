@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal_common.errors import InputError
 from shoal_simulations.traces.base import (
     CPU_MILLI_PER_UNIT,
+    MAX_UNITS,
     MEMORY_MIB_PER_UNIT,
     NodeTrace,
     PodTrace,
@@ -80,7 +82,7 @@ class MachineEvent:
 
 
 def _optional(row: Row, column: str) -> float | None:
-    return row.number(column) if row.text(column, required=False) else None
+    return row.number(column, high=MAX_UNITS) if row.text(column, required=False) else None
 
 
 def _time(row: Row, before: int) -> int:
@@ -141,12 +143,16 @@ def read_nodes(path: Path) -> NodeTrace:
     """The machines that exist at time 0, by their first ADD event.
 
     Raises:
-        InputError: a bad row, by file, line and column.
+        InputError: a bad row, by file, line and column, or no machine at time 0.
     """
     first: dict[int, MachineEvent] = {}
     for event in machine_events(path):
         if event.time_us == 0 and event.event == ADD and event.cpu and event.memory:
             first.setdefault(event.machine, event)
+    if not first:
+        raise InputError(
+            str(path), "event type", "no machine is added at time 0", "start with the first part"
+        )
     zeros = [0] * len(first)
     return NodeTrace(
         names=tuple(f"machine-{m}" for m in first),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal_simulations.traces.base import (
     CPU_MILLI_PER_UNIT,
+    MAX_UNITS,
     MEMORY_MIB_PER_UNIT,
     PodTrace,
     floats,
@@ -92,10 +93,10 @@ def instance_events(path: Path) -> Iterator[InstanceEvent]:
             machine=row.integer("machine_id", low=-1, high=LAST_TIME),
             priority=row.integer("priority", high=500),
             scheduling_class=int(scheduling_class),
-            cpu=row.number("cpu_req"),
-            memory=row.number("mem_req"),
-            cpu_used=row.number("avg_cpu"),
-            memory_used=row.number("avg_mem"),
+            cpu=row.number("cpu_req", high=MAX_UNITS),
+            memory=row.number("mem_req", high=MAX_UNITS),
+            cpu_used=row.number("avg_cpu", high=MAX_UNITS),
+            memory_used=row.number("avg_mem", high=MAX_UNITS),
             failed=row.integer("failed", high=1) == 1,
         )
 
