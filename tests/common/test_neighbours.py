@@ -23,7 +23,7 @@ GPU = "nvidia.com/gpu"
 
 
 def node(name: str, **allocatable: str | int) -> NodeRecord:
-    usual = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    usual: dict[str, str | int] = {"cpu": "64", "memory": "256Gi", "pods": "110"}
     return read_node(
         Field("t", "", {"metadata": {"name": name}, "status": {"allocatable": usual | allocatable}})
     )

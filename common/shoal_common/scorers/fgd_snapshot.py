@@ -2,8 +2,8 @@
 """FGD on Kubernetes records: the fragmentation gradient of each node that the filters let through.
 
 Devices are whole `nvidia.com/gpu`; beyond 62 free ones a node counts as having 62 (time slicing may advertise
-any number). The typical pods are the snapshot's, those that still wait among them, and the pod itself. GPU
-models are a matter of node selectors, thus of the filters: typical pods accept any. Shares of a device (openb's
+any number). The typical pods are the snapshot's, those that still wait among them, and the pod itself. Models
+are a matter of node selectors, thus of the filters: typical pods accept any. Shares of a device (openb's
 milli-GPU) are not in Kubernetes' own objects; see `shoal replay`.
 """
 
@@ -73,7 +73,7 @@ def _specification(pod: PodRecord) -> Specification:
 
 
 def _nodes(infos: list[NodeInfo]) -> Nodes:
-    """What is left of each node. Devices in use, or gone while in use, are left out: nothing remains there."""
+    """What is left of each node, without devices in use or gone while in use: nothing remains of them."""
 
     def left(name: str, info: NodeInfo) -> int:
         return max(0, info.node.allocatable.get(name, 0) - info.requested.get(name, 0))
