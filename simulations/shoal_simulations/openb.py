@@ -10,6 +10,8 @@ Go's random numbers and is read from a file; without one, `drawn_order` draws it
 from __future__ import annotations
 
 import time
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,20 +86,8 @@ def load_order(path: Path, key: str, nodes: NodeTrace, pods: PodTrace) -> Order:
     Raises:
         InputError: the file or the key is missing, or the numbers do not belong to these lists.
     """
-    try:
-        with np.load(path) as archive:
-            if f"{key}_pods" not in archive or f"{key}_nodes" not in archive:
-                known = ", ".join(
-                    sorted(n.removesuffix("_pods") for n in archive.files if n.endswith("_pods"))
-                )
-                raise InputError(str(path), "--key", f"there is no order {key!r}", f"use one of {known}")
-            arrivals, ranks = (
-                archive[f"{key}_pods"].astype(np.int64),
-                archive[f"{key}_nodes"].astype(np.int64),
-            )
-    except (OSError, ValueError) as error:
-        raise InputError(str(path), "--order", f"cannot be read ({error})", "give an .npz file") from error
-    if len(arrivals) == 0 or arrivals.max() >= len(pods):
+    arrivals, ranks = _arrays(path, key)
+    if len(arrivals) == 0 or arrivals.min() < 0 or arrivals.max() >= len(pods):
         raise InputError(
             str(path), f"{key}_pods", "names rows the pod list lacks", "use the order's own list"
         )
@@ -106,6 +96,23 @@ def load_order(path: Path, key: str, nodes: NodeTrace, pods: PodTrace) -> Order:
             str(path), f"{key}_nodes", "does not rank this node list", "use the order's own list"
         )
     return Order(arrivals, np.argsort(ranks))
+
+
+def _arrays(path: Path, key: str) -> tuple[I64, I64]:
+    try:
+        with np.load(path) as archive:
+            if f"{key}_pods" not in archive or f"{key}_nodes" not in archive:
+                known = ", ".join(
+                    sorted(n.removesuffix("_pods") for n in archive.files if n.endswith("_pods"))
+                )
+                raise InputError(str(path), "--key", f"there is no order {key!r}", f"use one of {known}")
+            arrivals, ranks = archive[f"{key}_pods"], archive[f"{key}_nodes"]
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(str(path), "--order", f"cannot be read ({error})", "give an .npz file") from error
+    for name, array in ((f"{key}_pods", arrivals), (f"{key}_nodes", ranks)):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise InputError(str(path), name, "is no list of whole numbers", "write one row number each")
+    return arrivals.astype(np.int64), ranks.astype(np.int64)
 
 
 def drawn_order(nodes: NodeTrace, pods: PodTrace, seed: int) -> Order:

@@ -154,3 +154,35 @@ def test_kubernetes_68036_fgd_keeps_the_nodes_of_four_for_the_jobs_of_four(tmp_p
         assert sorted(result.node[1:]) == [0, 1]
         assert result.used_milli[-1] == 10_000
         assert result.fragmentation_milli[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "problem"),
+    [
+        (np.array([-1, 0]), np.arange(3), "names rows the pod list lacks"),
+        (np.array([9]), np.arange(3), "names rows the pod list lacks"),
+        (np.zeros((2, 2), dtype=np.int64), np.arange(3), "is no list of whole numbers"),
+        (np.array([0.5]), np.arange(3), "is no list of whole numbers"),
+        (np.int64(3), np.arange(3), "is no list of whole numbers"),
+        (np.arange(3), np.arange(2), "does not rank this node list"),
+    ],
+)
+def test_an_order_of_other_lists_is_refused(
+    lists: tuple[NodeTrace, PodTrace],
+    tmp_path: Path,
+    rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    ranks: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    problem: str,
+) -> None:
+    np.savez(tmp_path / "order.npz", k_pods=rows, k_nodes=ranks)
+    with pytest.raises(InputError, match=problem):
+        openb.load_order(tmp_path / "order.npz", "k", *lists)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04garbage", b"\x93NUMPY", b"text"])
+def test_an_order_that_is_no_archive_is_refused(
+    lists: tuple[NodeTrace, PodTrace], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "order.npz").write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read"):
+        openb.load_order(tmp_path / "order.npz", "k", *lists)

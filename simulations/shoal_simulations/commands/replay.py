@@ -57,6 +57,10 @@ def replay(
         few = replace(tie_order, nodes=tie_order.nodes[: max(1, round(share * len(node_trace)))])
         report = _online(node_trace, pod_trace, few, scorer, seed)
     else:
+        if not node_trace.gpus.any():
+            raise InputError(
+                str(nodes), "gpu", "no node has one, so there is no share to allocate", "add some"
+            )
         if share != 1.0:
             raise InputError("--share", "share", "is for --lifetimes only", "add --lifetimes or leave it out")
         report = _arrivals(node_trace, pod_trace, tie_order, scorer, seed)

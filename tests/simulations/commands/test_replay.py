@@ -88,3 +88,10 @@ def test_trace_check_names_the_bad_row(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text(NODES.replace("64000", "64k"))
     assert shoal("trace", "check", str(path)) == 2
     assert f"{path}:3: cpu_milli: '64k' is no whole number" in capsys.readouterr().err
+
+
+def test_replay_wants_devices_to_allocate(lists: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(lists[1]).write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,1000,0,\n")
+    assert shoal("replay", *lists, "--scorer", "fgd") == 2
+    assert "gpu: no node has one" in capsys.readouterr().err
+    assert shoal("replay", *lists, "--scorer", "fgd", "--lifetimes", "--json") == 0
