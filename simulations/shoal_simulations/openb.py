@@ -99,6 +99,8 @@ def load_order(path: Path, key: str, nodes: NodeTrace, pods: PodTrace) -> Order:
 
 
 def _arrays(path: Path, key: str) -> tuple[I64, I64]:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise InputError(str(path), "--order", "cannot be read: it is no archive", "give an .npz file")
     try:
         with np.load(path) as archive:
             if f"{key}_pods" not in archive or f"{key}_nodes" not in archive:
@@ -107,7 +109,7 @@ def _arrays(path: Path, key: str) -> tuple[I64, I64]:
                 )
                 raise InputError(str(path), "--key", f"there is no order {key!r}", f"use one of {known}")
             arrivals, ranks = archive[f"{key}_pods"], archive[f"{key}_nodes"]
-    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(str(path), "--order", f"cannot be read ({error})", "give an .npz file") from error
     for name, array in ((f"{key}_pods", arrivals), (f"{key}_nodes", ranks)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
