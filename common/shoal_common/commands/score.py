@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shoal_common.errors import InputError
 from shoal_common.kube.cases import Case, read_cases
@@ -128,7 +129,7 @@ def score(
 def _table(case: Case, verdict: Verdict, scorer: str, top: int) -> Table:
     pod, nodes = case.pod, len(case.snapshot.nodes)
     share = f"{len(verdict.feasible)} of {nodes} nodes"
-    title = f"{case.name}: pod {pod.namespace}/{pod.name} under {scorer}, {share}"
+    title = _plain(f"{case.name}: pod {pod.namespace}/{pod.name} under {scorer}, {share}")
     plugins = sorted({plugin for row in verdict.scores.values() for plugin in row})
     if not verdict.feasible:
         return _refusals(title, verdict)
@@ -139,12 +140,17 @@ def _table(case: Case, verdict: Verdict, scorer: str, top: int) -> Table:
     table.add_column("total", justify="right")
     for node in sorted(verdict.feasible, key=lambda name: -verdict.total[name])[:top]:
         row = verdict.scores[node]
-        table.add_row(node, *(f"{row[plugin]:g}" for plugin in plugins), f"{verdict.total[node]:g}")
+        table.add_row(_plain(node), *(f"{row[plugin]:g}" for plugin in plugins), f"{verdict.total[node]:g}")
     return table
 
 
-def _refusals(title: str, verdict: Verdict) -> Table:
+def _plain(text: str) -> Text:
+    """The text as it stands: no markup, nothing that a terminal would obey or cannot encode."""
+    return Text("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+
+
+def _refusals(title: Text, verdict: Verdict) -> Table:
     table = Table("node", "why not", title=title, title_justify="left")
     for node, reasons in verdict.failures.items():
-        table.add_row(node, "; ".join(reasons))
+        table.add_row(_plain(node), _plain("; ".join(reasons)))
     return table

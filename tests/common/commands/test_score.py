@@ -79,6 +79,16 @@ def test_a_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "two: pod default/p" in out
 
 
+def test_a_table_shows_names_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = {"metadata": {"name": "[/red]"}, "status": {"allocatable": {"cpu": "4", "pods": "1"}}}
+    cordoned = {**node, "spec": {"unschedulable": True}}
+    cases = [case(name="[/a]\x1b[31m\ud800", nodes=[node]), case(name="b", nodes=[cordoned])]
+    code, out, _ = run(capsys, "--input", str(write(tmp_path / "cases.json", cases)))
+    assert code == 0
+    assert r"[/a]\x1b[31m\ud800: pod" in out
+    assert out.count("[/red]") == 2
+
+
 def with_cpu(amount: object) -> list[object]:
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"resources": {"requests": {"cpu": amount}}}]}}
     return [case(pending=pod)]
