@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from shoal_common.errors import InputError
@@ -151,7 +152,7 @@ def _online(nodes: NodeTrace, pods: PodTrace, order: Order, scorer: str, seed: i
 
 def _print(report: dict[str, Any]) -> None:
     """A table: every tenth column of the experiment, or the figures of an online replay."""
-    view = Table(title=f"{report['scorer']}: {report['pods']} pods in {report['seconds']:.2f} s")
+    view = Table(title=f"{escape(report['scorer'])}: {report['pods']} pods in {report['seconds']:.2f} s")
     if "waiting_s" in report:
         view.add_column("figure")
         view.add_column("value", justify="right")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def info(path: TRACE, as_json: JSON = False) -> None:
     if as_json:
         print(json.dumps(report))
         return
-    view = Table(title=str(path))
+    view = Table(title=escape(str(path)))
     view.add_column("figure")
     view.add_column("value", overflow="fold")
     for name, value in report.items():
         text = ", ".join(f"{k} {_short(v)}" for k, v in value.items()) if isinstance(value, dict) else value
-        view.add_row(name, str(text))
+        view.add_row(name, escape(str(text)))
     Console().print(view)
 
 

@@ -95,3 +95,10 @@ def test_replay_wants_devices_to_allocate(lists: list[str], capsys: pytest.Captu
     assert shoal("replay", *lists, "--scorer", "fgd") == 2
     assert "gpu: no node has one" in capsys.readouterr().err
     assert shoal("replay", *lists, "--scorer", "fgd", "--lifetimes", "--json") == 0
+
+
+def test_trace_info_shows_models_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "nodes[b].csv"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,1000,1,[/G2]\n")
+    assert shoal("trace", "info", str(path)) == 0
+    assert "[/G2]" in capsys.readouterr().out
