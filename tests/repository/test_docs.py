@@ -50,7 +50,8 @@ def test_the_fleet_reference_is_generated() -> None:
 
 
 def test_every_target_has_a_sentence() -> None:
-    shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ["make", "--no-print-directory", "help"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     names = {line.split()[0] for line in shown.splitlines()}
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony
