@@ -360,10 +360,14 @@ def _note(scale: Scale, epsilon: float | None, fleet: Fleet) -> str:
         f"training seeds, federated against local {scale.scarce_seeds}. Every learned row has "
         f"{scale.updates} critic updates a cluster and {scale.public_records:,} logged decisions"
     )
+    text += (
+        ". Untrained networks and shuffled rewards gain as well, since any fixed preference for some nodes "
+        "leaves others empty; so the gate asks for more than MostAllocated and untrained networks reach"
+    )
     if epsilon is None:
         return f"{text}. Short form without differential privacy: too few seeds for a claim."
     return (
-        f"{text}; rows with DP have {scale.private_records:,} and epsilon {epsilon:.3g} at delta "
+        f"{text}. Rows with DP have {scale.private_records:,} and epsilon {epsilon:.3g} at delta "
         f"{fleet.privacy.delta:g}, unit one transition, neighbours by add or remove, simulated noise (not a "
         "guarantee)."
     )
