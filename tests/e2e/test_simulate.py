@@ -92,12 +92,21 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _heed_ctrl_c() -> None:
+    """Undo the "ignore" that a job in the background inherits."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_a_resumable_run_and_no_process(
     fleet: Path, one_worker: tuple[Path, dict[str, object]], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     process = subprocess.Popen(
-        command(fleet, out, "--workers", "2"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command(fleet, out, "--workers", "2"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,
     )
     assert process.stderr is not None
     line = next(line for line in process.stderr if line.startswith("round 2/"))

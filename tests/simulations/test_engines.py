@@ -124,7 +124,8 @@ def _alive(pid: int) -> bool:
 
 
 PARENT = """
-import sys, toy_trainers
+import signal, sys, toy_trainers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits "ignore"
 from shoal_server.events import RoundEnded
 from shoal_simulations import engines, shards
 
@@ -194,6 +195,7 @@ print(run(clusters, config, initial=toy_trainers.initial(), engine="ray", worker
 
 RAY_PARENT = """
 import os, signal, toy_trainers
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from shoal_server.events import RoundEnded
 from shoal_simulations.engines import run
 
