@@ -106,7 +106,7 @@ def test_ctrl_c_leaves_a_resumable_run_and_no_process(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heed_ctrl_c,
+        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 (nothing but a system call)
     )
     assert process.stderr is not None
     line = next(line for line in process.stderr if line.startswith("round 2/"))
