@@ -53,7 +53,7 @@ class Scale:
     arms: tuple[str, ...] = ()  # all where empty
 
 
-QUICK = Scale(1, 2, 8, 100, 12_000, 2_000, (300,), ("local only", "federated", "shuffled rewards"))
+QUICK = Scale(1, 6, 8, 200, 12_000, 2_000, (300,), ("local only", "federated", "shuffled rewards"))
 
 
 @dataclass(frozen=True, slots=True)
