@@ -17,7 +17,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from shoal_client.train import RoundConfig, Trainer
-from shoal_common.errors import BudgetExhausted, InputError, SchemaMismatch
+from shoal_common.errors import BudgetExhausted, InputError, SchemaMismatch, ShoalError
 from shoal_common.observation import schema_hash as compute_schema_hash
 from shoal_common.wire import (
     HELLO_ACTION,
@@ -54,6 +54,9 @@ def make_app() -> ClientApp:
             if cluster not in trainers:
                 trainers[cluster] = load_trainer(context)
             return _train(cluster, trainers[cluster], message)
+        except (ShoalError, OSError) as error:  # says in one line what is wrong; the other clusters go on
+            _log.error("cluster %s: %s", cluster, error)
+            return Message(Error(CLIENT_RAISED, describe_error(cluster, error)), reply_to=message)
         except Exception as error:  # whatever it is, the other clusters go on, and its text stays here
             _log.exception("cluster %s", cluster)
             return Message(Error(CLIENT_RAISED, describe_error(cluster, error)), reply_to=message)

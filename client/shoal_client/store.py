@@ -16,15 +16,17 @@ import fcntl
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, final
+from zipfile import BadZipFile
 
 import numpy as np
 
-from shoal_common.errors import InputError
+from shoal_common.errors import Fatal, InputError
 from shoal_common.privacy.shared_update import SharedUpdate
 from shoal_common.transition import Transitions
 
@@ -81,25 +83,33 @@ class RoundStore:
             return None
         if self.run(round_number) != run:
             raise self.another_run()
-        return SharedUpdate.from_bytes((folder / _UPDATE).read_bytes())
+        with self._intact(folder / _UPDATE):
+            return SharedUpdate.from_bytes((folder / _UPDATE).read_bytes())
 
     def run(self, round_number: int) -> str:
         """The digest of the run that a stored round belongs to; empty for round 0, which any run may take."""
-        return str(json.loads((self._folder(round_number) / _META).read_bytes())["run"])
+        meta = self._folder(round_number) / _META
+        with self._intact(meta):
+            return str(json.loads(meta.read_bytes())["run"])
 
     def load(self, round_number: int) -> StoredRound:
         """The state at the end of the newest round; its experience comes from `experience`."""
         folder = self._folder(round_number)
-        meta = json.loads((folder / _META).read_bytes())
-        learner = (folder / _LEARNER).read_bytes()
-        return StoredRound(round_number, meta["run"], meta["steps"], None, None, learner, meta["ledger_head"])
+        with self._intact(folder / _META):
+            meta = json.loads((folder / _META).read_bytes())
+            run, steps, head = meta["run"], meta["steps"], meta["ledger_head"]
+        with self._intact(folder / _LEARNER):
+            learner = (folder / _LEARNER).read_bytes()
+        return StoredRound(round_number, run, steps, None, None, learner, head)
 
     def experience(self) -> Iterator[Transitions]:
         """All rounds' transitions, oldest first."""
         for folder in self._folders():
-            if (folder / _EXPERIENCE).exists():
-                with np.load(folder / _EXPERIENCE, allow_pickle=False) as columns:
-                    yield Transitions(**{name: columns[name] for name in columns.files})
+            path = folder / _EXPERIENCE
+            if path.exists():
+                with self._intact(path), np.load(path, allow_pickle=False) as columns:
+                    transitions = Transitions(**{name: columns[name] for name in columns.files})
+                yield transitions
 
     def save(self, state: StoredRound) -> None:
         """Write a round; when this returns it is on disk as a whole."""
@@ -122,6 +132,19 @@ class RoundStore:
         staging.rename(self._folder(state.round))
         _sync(self.directory)
         self._prune()
+
+    def damaged(self, round_number: int, error: Exception) -> Fatal:
+        """The learner's state of a round cannot be taken up."""
+        return _damaged(self._folder(round_number) / _LEARNER, error)
+
+    @staticmethod
+    @contextmanager
+    def _intact(path: Path) -> Iterator[None]:
+        """Turn whatever a damaged file raises into one line that names the file."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, OSError, EOFError, BadZipFile, zlib.error) as error:
+            raise _damaged(path, error) from error
 
     def another_run(self) -> InputError:
         """The state belongs to another run."""
@@ -156,6 +179,11 @@ class RoundStore:
 
     def _folders(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}[0-9]*"))
+
+
+def _damaged(path: Path, error: Exception) -> Fatal:
+    kind = type(error).__name__
+    return Fatal(f"{path}: cannot be read ({kind}); restore this cluster's folder, or start in another one")
 
 
 def _sync(path: Path) -> None:

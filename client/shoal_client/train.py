@@ -169,7 +169,10 @@ class LocalTrainer:
         if self._round == latest:
             return
         state = self._store.load(latest)
-        self._learner.load_state_dict(_unpickled(state.learner))
+        try:
+            self._learner.load_state_dict(_unpickled(state.learner))
+        except Exception as error:  # torch raises anything at all on a damaged file
+            raise self._store.damaged(latest, error) from error
         self._steps = state.steps
         self._replay = type(self._replay)(self._replay.config, self._replay.num_nodes)
         for transitions in self._store.experience():

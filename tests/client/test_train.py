@@ -13,7 +13,7 @@ import torch
 
 from shoal_client.store import RoundStore
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
-from shoal_common.errors import BudgetExhausted, InputError, LedgerCorrupt
+from shoal_common.errors import BudgetExhausted, Fatal, InputError, LedgerCorrupt
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.observation import FC, FN, FP, FT
 from shoal_common.privacy.config import PrivacyConfig
@@ -337,3 +337,13 @@ def test_a_resumed_trainer_equals_an_uninterrupted_one_after_the_replay_has_wrap
     half = _rounds(_trainer(tmp_path / "resumed", private, privacy=privacy, capacity=50), 7)
     resumed = _trainer(tmp_path / "resumed", private, privacy=privacy, capacity=50)
     assert _rounds(resumed, 9, first=8, model=dict(half.arrays)).to_bytes() == straight.to_bytes()
+
+
+@pytest.mark.parametrize("name", ["round.json", "learner.pt", "experience.npz"])
+@pytest.mark.parametrize("content", [b"", b"junk", b"[1]"])
+def test_a_damaged_state_is_named_in_one_line(tmp_path, name, content):
+    _trainer(tmp_path).round(_model(), _config(1))
+    (tmp_path / "round-000001" / name).write_bytes(content)
+    with pytest.raises(Fatal, match=rf"round-000001/{name}: cannot be read .*; restore") as refused:
+        _trainer(tmp_path).round(_model(), _config(2))
+    assert "\n" not in str(refused.value)
