@@ -49,9 +49,10 @@ def _figure(draw: Callable[[Axes], None], title: str, height: float = 2.6) -> st
     return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
 
 
-def _by_round(axes: Axes, label: str) -> None:
+def _by_round(axes: Axes, label: str, rounds: int) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    axes.set_xlim(0.5, rounds + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
     axes.set_ylabel(label)
@@ -66,7 +67,7 @@ def line_by_round(values: Sequence[float], label: str, title: str, target: float
         if target is not None:
             axes.axhline(target, color=COLOURS[1], linestyle="--", label=f"target {target:g}")
             axes.legend()
-        _by_round(axes, label)
+        _by_round(axes, label, len(values))
 
     return _figure(draw, title)
 
@@ -76,7 +77,7 @@ def bars_by_round(values: Sequence[float], label: str, title: str) -> str:
 
     def draw(axes: Axes) -> None:
         axes.bar(range(1, len(values) + 1), values, color=COLOURS[0])
-        _by_round(axes, label)
+        _by_round(axes, label, len(values))
 
     return _figure(draw, title)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from shoal_common.reward import TERMS
@@ -59,17 +60,23 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     for cluster in summary["clusters"]:
         title = f"{cluster['name']}, {cluster['nodes']} nodes"
         table = Table(
-            title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+            title=escape_markup(title),
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
         table.add_column("scorer", no_wrap=True)
         for _, _, short, _, _ in COLUMNS:
             table.add_column(short, justify="right", no_wrap=True)
         table.add_column("gain % [95 %]", justify="right", no_wrap=True)
         for name, row in cluster["rows"].items():
-            table.add_row(name, *_cells(row), style="bold" if name == summary["policy_row"] else None)
+            table.add_row(
+                escape_markup(name), *_cells(row), style="bold" if name == summary["policy_row"] else None
+            )
         console.print(table)
     console.print(LEGEND)
-    console.print(privacy_sentence(summary))
+    console.print(privacy_sentence(summary), markup=False)
 
 
 STYLE = """
@@ -81,13 +88,14 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   margin: 0 auto; padding: 1rem; max-width: 74rem; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .5rem 0; }
+table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: 600; padding: .5rem 0; max-width: calc(100vw - 2rem); }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: right;
   white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-tr.policy { background: var(--mark); font-weight: 600; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1rem; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+tr.policy, tr.policy th { background: var(--mark); font-weight: 600; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1rem;
+  margin-top: 1rem; }
 figure { margin: 0; } figure svg { width: 100%; height: auto; max-width: 34rem; }
 code { overflow-wrap: anywhere; }
 """
@@ -113,7 +121,7 @@ def _introduction(summary: Mapping[str, Any]) -> str:
     """What was run, under which privacy, and how the rounds went."""
     rounds: Sequence[Mapping[str, Any]] = summary["progress"]
     parts = [
-        f"<p>{len(summary['clusters'])} virtual clusters, {len(rounds)} rounds, seed {summary['seed']}, "
+        f"<p>{len(summary['clusters'])} virtual clusters, {len(rounds)} round(s), seed {summary['seed']}, "
         f"engine {escape(summary['engine'])}. Compared on {len(summary['held_out_seeds'])} held-out arrival "
         "seeds per cluster; gains are paired by seed with 95 % intervals.</p>\n",
         f"<p>{escape(privacy_sentence(summary))}</p>\n",
@@ -122,8 +130,10 @@ def _introduction(summary: Mapping[str, Any]) -> str:
     ]
     rewards = [r["reward"] for r in rounds if r["reward"] is not None]
     if rewards:
-        svg = figures.line_by_round(rewards, "mean reward", "Mean reward of the learners' batches by round")
-        parts.append(_figure(svg, "Mean reward by round"))
+        svg = figures.line_by_round(
+            rewards, "J", "Composite J of the global model on validation arrivals, by round"
+        )
+        parts.append(_figure(svg, "J of the global model on validation arrivals, by round"))
     epsilons = [r["epsilon"] for r in rounds if r["epsilon"] is not None]
     if epsilons:
         svg = figures.line_by_round(epsilons, "epsilon", "Epsilon by round", summary["target_epsilon"])

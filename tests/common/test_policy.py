@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from shoal_common.cli import main
 from shoal_common.errors import InputError, SchemaMismatch
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.policy import PolicyArtifact, privacy_statement
@@ -166,3 +167,18 @@ def test_an_artifact_scores_kubernetes_records(saved):
     verdict = snapshot_scorer(saved.directory)(Snapshot(tuple(nodes)), pod)
     assert set(verdict.total) == set(verdict.feasible) == set(rooms)
     assert np.isfinite(list(verdict.total.values())).all()
+
+
+def test_a_path_and_its_provenance_are_shown_as_they_are(saved, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(saved.directory, "[/x]", dirs_exist_ok=True)
+    manifest = {**saved.manifest, "provenance": {"[/y]": "[/z]"}}
+    manifest["digest"] = digest(tmp_path / "[" / "x]", manifest)
+    (tmp_path / "[" / "x]" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(SystemExit) as left:
+        main(["policy", "show", "[/x]"])
+    out = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "policy [/x]" in out
+    assert "[/y]" in out
+    assert "[/z]" in out

@@ -93,3 +93,17 @@ def test_a_run_without_privacy_says_so(summary: dict[str, Any]) -> None:
     for row in summary["progress"]:
         row["epsilon"] = None
     assert "Epsilon by round" not in html(summary)
+
+
+def test_names_are_shown_as_they_are(summary: dict[str, Any]) -> None:
+    summary["clusters"][0]["name"] = "[/x]"
+    summary["clusters"][0]["rows"]["[bold]"] = summary["clusters"][0]["rows"]["default"]
+    out = io.StringIO()
+    print_comparison(summary, Console(file=out, width=160))
+    assert "[/x], 24 nodes" in out.getvalue()
+    assert "[bold]" in out.getvalue()
+
+
+def test_few_rounds_have_whole_numbers_below_them(summary: dict[str, Any]) -> None:
+    summary["progress"] = summary["progress"][:1]
+    assert "0.975" not in html(summary)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Print and check a policy artifact.")
+app = typer.Typer(add_completion=False, help="Print and check a policy artifact.")
 
 Directory = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the artifact.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -25,15 +25,16 @@ def show(path: Directory, as_json: Json = False) -> None:
         print(json.dumps({**manifest, "privacy_statement": privacy_statement(manifest), "verified": True}))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"policy {path}", title_justify="left")
+    table = Table(title=escape(f"policy {path}"), title_justify="left")
     table.add_column("field")
     table.add_column("value", overflow="fold")
     rows = {name: value for name, value in manifest.items() if name not in ("privacy", "provenance")}
     for name, value in [*rows.items(), *manifest["provenance"].items()]:
-        table.add_row(name, "none" if value is None else json.dumps(value).strip('"'))
-    table.add_row("privacy", privacy_statement(manifest))
+        table.add_row(escape(name), "none" if value is None else escape(json.dumps(value).strip('"')))
+    table.add_row("privacy", escape(privacy_statement(manifest)))
     Console().print(table)
 
 

@@ -47,13 +47,15 @@ def bench(
 def _print(title: str, result: Mapping[str, Any]) -> None:
     """Print the document as a table of figures, nested ones by their path."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=f"shoal bench {title}", title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
     for path, value in _flat(result, ""):
-        table.add_row(path, f"{value:,.4g}" if isinstance(value, float) else str(value))
+        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+        table.add_row(escape(path), escape(shown))
     Console().print(table)
 
 
