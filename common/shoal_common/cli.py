@@ -107,9 +107,16 @@ def main(argv: list[str] | None = None) -> None:
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        print(f"shoal: {error.format_message().rstrip('.')}; see --help", file=sys.stderr)
+    except click.exceptions.NoArgsIsHelpError as error:  # the bare command
+        print(error.format_message(), file=sys.stderr)
         sys.exit(2)
+    except click.ClickException as error:
+        message = " ".join(error.format_message().split()).rstrip(".")
+        print(f"shoal: {message}; see --help", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that became read-only
+        print(f"shoal: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         print("shoal: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

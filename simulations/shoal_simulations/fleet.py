@@ -295,9 +295,10 @@ def load_fleet(fleet: str) -> Fleet:
         InputError: one line with file, field, problem and remedy.
     """
     path = Path(fleet)
-    if fleet in embedded() and not path.exists():
+    exists = os.path.exists(fleet)  # False also for a name that no file can have
+    if fleet in embedded() and not exists:
         path = Path(str(files("shoal_simulations") / "fleets" / f"{fleet}.toml"))
-    elif not path.exists() and path.suffix != ".toml":
+    elif not exists and path.suffix != ".toml":
         remedy = f"name a TOML file or one of {', '.join(embedded())}"
         raise InputError(fleet, "--fleet", "no such file or embedded fleet", remedy)
     parsed = validate(Fleet, read_toml(path, "--fleet"), str(path))

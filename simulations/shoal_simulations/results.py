@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from shoal_common.errors import InputError
 
 
 def commit() -> str:
@@ -30,8 +33,23 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def prepare(folder: Path) -> None:
+    """Make the folder of a results page, and see that it takes files.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"cannot be used ({error.strerror})"
+        raise InputError(str(folder), "--out", problem, "name another folder") from None
+
+
 def write(result: Mapping[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Write NAME.json and NAME.md into a folder that is made where needed; returns both paths."""
+    """Write NAME.json and NAME.md into a folder; returns both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data, page = folder / f"{result['name']}.json", folder / f"{result['name']}.md"
     data.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

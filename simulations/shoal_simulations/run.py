@@ -11,6 +11,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -81,19 +82,24 @@ def claim(run: Run, options: Options) -> None:
         InputError: it holds a run of another configuration, or cannot be a folder.
     """
     out, about = options.out, {"digest": run.digest, "fleet": run.fleet.fleet.name, "seed": run.seed}
-    if options.fresh:
-        _clear(out)
+    remedy = "add --fresh to start over, or name another folder"
     try:
+        if options.fresh:
+            _clear(out)
         out.mkdir(parents=True, exist_ok=True)
-        known = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else None
-    except (OSError, ValueError) as error:
-        raise InputError(str(out), "--out", f"cannot be used ({error})", "name another folder") from None
-    if known is not None and known != about:
-        problem = (
-            f"holds a run of another configuration (fleet {known.get('fleet')}, seed {known.get('seed')})"
-        )
-        raise InputError(str(out), "--out", problem, "add --fresh to start over, or name another folder")
-    (out / "run.json").write_text(json.dumps(about) + "\n")
+        known = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else about
+        if not isinstance(known, dict):
+            raise ValueError("no JSON object")
+        if known == about:
+            (out / "run.json").write_text(json.dumps(about) + "\n")
+    except OSError as error:
+        problem = f"cannot be used ({error.strerror})"
+        raise InputError(str(out), "--out", problem, "name another folder") from None
+    except ValueError:
+        raise InputError(str(out), "--out", "its run.json is damaged", remedy) from None
+    if known != about:
+        held = f"fleet {known.get('fleet')}, seed {known.get('seed')}"
+        raise InputError(str(out), "--out", f"holds a run of another configuration ({held})", remedy)
 
 
 def run_federation(run: Run, options: Options, watch: Watch = lambda _: None) -> dict[str, Any]:
@@ -212,8 +218,13 @@ class _Journal:
 
     def rewards(self) -> dict[int, float]:
         """By round; a round whose reward was lost to a crash is missing."""
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        return {row["round"]: row["reward"] for row in map(json.loads, lines)}
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        found = {}
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # torn by the crash
+                row = json.loads(line)
+                found[int(row["round"])] = float(row["reward"])
+        return found
 
 
 def _writable(arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import tomllib
 from pathlib import Path
@@ -62,7 +63,7 @@ def read_toml(path: Path, field: str) -> dict[str, Any]:
         raise InputError(
             str(path), field, f"cannot be read ({error})", "name a readable UTF-8 file"
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number or nesting beyond limits
         raise InputError(str(path), "TOML", str(error), "repair the syntax there") from None
 
 
@@ -72,8 +73,8 @@ def validate(model: type[Config], document: dict[str, Any], where: str) -> Confi
     Raises:
         InputError: naming the first wrong field, and how many more there are.
     """
-    try:
-        return model.model_validate(document)
+    try:  # strict: "3" and true are no numbers; by way of JSON, where a list may become a tuple
+        return model.model_validate_json(json.dumps(document, default=str), strict=True)
     except ValidationError as error:
         first, *rest = error.errors(include_url=False)
         problem, remedy = _explain(model, first)

@@ -37,3 +37,11 @@ def test_clusters_that_fail_again_and_again_end_the_simulation_with_the_reason(t
     note(Refusal(VOID_ROUNDS, "a", "failed", "OSError"))
     with pytest.raises(ShoalError, match="a: OSError"):
         note(RoundEnded(void(VOID_ROUNDS, {"a": "failed"}), arrays))
+
+
+def test_a_torn_line_of_rewards_is_left_out(tmp_path: Path) -> None:
+    note = journal(tmp_path, [])
+    (tmp_path / "rewards.jsonl").write_bytes(
+        b'{"round": 1, "reward": -0.5}\n{"rou\n[3]\n\xff\n{"round": 4, "reward": -1}\n'
+    )
+    assert note.rewards() == {1: -0.5, 4: -1.0}

@@ -15,12 +15,13 @@ from shoal_common.errors import InputError
 from shoal_common.privacy.config import WATERMARK, PrivacyConfig
 
 GROUP_SHARE = 0.01
+MOST = 100_000_000
 CAVEAT = (
     "The guarantee covers a record's own contribution to what is shared. A decision also changes the cluster "
     "that later decisions observe; that trace is not covered."
 )
 
-app = typer.Typer(no_args_is_help=True, help="Print a privacy ledger and what a plan would cost.")
+app = typer.Typer(add_completion=False, help="Print a privacy ledger and what a plan would cost.")
 
 
 @app.command(
@@ -66,8 +67,10 @@ def ledger(
 )
 def plan(
     batch: Annotated[int, typer.Option(help="Expected transitions in a batch.")],
-    units: Annotated[int, typer.Option(help="Public number of transitions in a snapshot.")],
-    steps: Annotated[int, typer.Option(help="Critic steps over the whole life.")],
+    units: Annotated[
+        int, typer.Option(max=MOST, help="Public number of transitions; each is drawn at batch / units.")
+    ],
+    steps: Annotated[int, typer.Option(max=MOST, help="Critic steps over the whole life.")],
     delta: Annotated[float, typer.Option(help="Probability that the guarantee fails.")],
     noise_multiplier: Annotated[float | None, typer.Option(help="Noise over clip norm.")] = None,
     target_epsilon: Annotated[float | None, typer.Option(help="Epsilon after the last step.")] = None,
@@ -104,6 +107,11 @@ def describe(config: PrivacyConfig) -> dict[str, Any]:
 
     segment = config.segment(0, config.critic_steps)
     records = max(1, round(GROUP_SHARE * config.units_public))
+    try:
+        group = accountant.group_epsilon(segment, records, config.delta)
+    except OverflowError:
+        problem = f"{config.sigma:g} is so small that epsilon has no finite value"
+        raise InputError("privacy", "noise_multiplier", problem, "give a larger one, such as 1") from None
     return {
         "epsilon": config.planned_epsilon,
         "delta": config.delta,
@@ -119,7 +127,7 @@ def describe(config: PrivacyConfig) -> dict[str, Any]:
         "group": {
             "share": GROUP_SHARE,
             "records": records,
-            "epsilon": accountant.group_epsilon(segment, records, config.delta),
+            "epsilon": group,
         },
         "caveat": CAVEAT,
     }
@@ -127,11 +135,11 @@ def describe(config: PrivacyConfig) -> dict[str, Any]:
 
 def _show_ledger(document: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(
-        "round", "steps", "releases", "sample rate", "noise", "epsilon", "hash", title=document["path"]
-    )
+    columns = ("round", "steps", "releases", "sample rate", "noise", "epsilon", "hash")
+    table = Table(*columns, title=escape(document["path"]))
     for row in document["rows"]:
         table.add_row(
             str(row["round"]),
@@ -149,7 +157,8 @@ def _show_ledger(document: dict[str, Any]) -> None:
         return
     console.print(
         f"cluster {document['cluster']}: epsilon {document['epsilon']:.4f} at delta {document['delta']:g} "
-        f"(unit: one {document['unit']}, neighbours: {document['neighbouring']}); the chain verifies"
+        f"(unit: one {document['unit']}, neighbours: {document['neighbouring']}); the chain verifies",
+        markup=False,
     )
     if document["watermark"]:
         console.print(document["watermark"])

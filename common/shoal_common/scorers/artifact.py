@@ -55,7 +55,8 @@ def read_manifest(directory: Path) -> Manifest:
         stated, version, schema = manifest["digest"], manifest["format"], str(manifest["schema_hash"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         remedy = "save the policy again"
-        raise InputError(str(directory), MANIFEST, f"is not a manifest ({error!r})", remedy) from error
+        problem = f"is not a manifest ({type(error).__name__}: {error})"
+        raise InputError(str(directory), MANIFEST, problem, remedy) from error
     if stated != digest(directory, manifest):
         remedy = "fetch or save it again; do not serve it"
         raise InputError(str(directory), "digest", "does not match: a byte of the artifact changed", remedy)

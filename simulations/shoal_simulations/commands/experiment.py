@@ -12,7 +12,7 @@ import typer
 
 from shoal_common.errors import InputError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run a reproducible experiment.")
+app = typer.Typer(add_completion=False, help="Run a reproducible experiment.")
 
 EXPERIMENTS = {
     "federation": "Learning is real, federation is real: every row and control on the embedded fleet.",
@@ -45,6 +45,7 @@ def run(
     if name not in EXPERIMENTS:
         names = ", ".join(EXPERIMENTS)
         raise InputError("shoal experiment run", "NAME", f"no experiment {name!r}", f"use one of {names}")
+    results.prepare(out)  # now, not after an hour
     module = importlib.import_module(f"shoal_simulations.experiments.{name}")
     result: dict[str, Any] = {"name": name, "commit": results.commit(), **module.run(quick=quick)}
     data, page = results.write(result, out)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+MOST_SEED = 2**32 - 1
 QUIET = ("FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "RAY_USAGE_STATS_ENABLED=0")
 EPILOG = (
     "Examples:  shoal simulate --out runs/one  |  shoal simulate --fleet my.toml --rounds 20 --workers 2 "
@@ -38,7 +39,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="Folder of the run: summary.json, report.html, policy/.")],
     fleet: Annotated[str, typer.Option(help="A TOML file, or an embedded fleet by name.")] = "default",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; default: the fleet's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Decides everything random.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes; any number gives the same bits.")] = 1,
     engine: Annotated[Engine, typer.Option(help="ray: Flower's own engine, for many machines.")] = (
         Engine.IN_PROCESS
@@ -65,12 +66,12 @@ def simulate(
     run, options = Run(chosen, seed), Options(out, engine.value, workers, fresh)
     claim(run, options)
     errors = Console(stderr=True)
-    errors.print(_headline(run), highlight=False)
+    errors.print(_headline(run), highlight=False, markup=False, soft_wrap=True)
     try:
         with _Rounds(errors, chosen.federation.rounds) as watch:
             summary = run_federation(run, options, watch)
     except Interrupted as stopped:
-        errors.print(str(stopped), highlight=False)
+        errors.print(str(stopped), highlight=False, markup=False)
         raise
     if as_json:
         print(json.dumps(summary))

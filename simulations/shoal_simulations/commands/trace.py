@@ -31,9 +31,7 @@ Examples:
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 TRACE = Annotated[Path, typer.Argument(help="A trace file, plain or .gz.")]
 
-app = typer.Typer(
-    help="List, check and describe traces.", epilog=EXAMPLES, no_args_is_help=True, add_completion=False
-)
+app = typer.Typer(help="List, check and describe traces.", epilog=EXAMPLES, add_completion=False)
 
 
 @app.command("list")

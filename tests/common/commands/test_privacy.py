@@ -134,3 +134,13 @@ def test_a_tampered_ledger_is_one_line_and_exit_code_1(
     assert (code, out) == (1, "")
     assert "ledger:1:" in err
     assert err.count("\n") == 1
+
+
+def test_a_path_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger_at(Path("[/x]"))
+    code, out, err = run(capsys, "privacy", "ledger", "[/x]")
+    assert code == 0, err
+    assert "[/x]" in out
