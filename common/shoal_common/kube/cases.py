@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scoring cases: a JSON list of {name, nodes, pods, pending, services, namespaces}, gzipped or not.
 
-Objects are in Kubernetes' own JSON. `pods` are the bound ones; `pods`, `services` and `namespaces` may be
-absent.
+Objects are in Kubernetes' own JSON. `pods` without a node take nothing from any node; FGD counts them as
+workload. `pods`, `services` and `namespaces` may be absent.
 """
 
 from __future__ import annotations
