@@ -24,6 +24,9 @@ from shoal_simulations.traces.workload import recorded
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 
 
+QuotaShare = Annotated[float, Field(gt=0, le=1)]
+
+
 def _sums_to_one(section: Section) -> Section:
     """Refuse shares that do not sum to 1."""
     total = sum(section.model_dump().values())
@@ -190,9 +193,18 @@ class Learning(Section):
     a negative control, leave-one-out rewards dealt out at random, from which nothing can be learned."""
     counterfactual_error: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     """How wrong the counterfactual model is: speeds, power, interference, each off by up to this share."""
+    quotas: tuple[QuotaShare, QuotaShare] | None = None
+    """Lowest and highest share of its CPU and memory request that the policy may give a pod; absent: it gets
+    what it asks for. Logs of schedulers hold no other quota, so let it try some: `decisions_per_round`."""
     start: Literal["scratch", "pretrained"] = "scratch"
     """Where round 1 begins. pretrained: fitted to one-step lookahead on a public scenario, which costs no
     privacy since no cluster's records are read."""
+
+    @model_validator(mode="after")
+    def _ordered_quotas(self) -> Learning:
+        if self.quotas is not None and self.quotas[0] > self.quotas[1]:
+            raise ValueError(f"quotas {list(self.quotas)} are not in order; give the lowest share first")
+        return self
 
 
 class Privacy(Section):

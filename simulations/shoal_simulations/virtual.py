@@ -90,7 +90,12 @@ class Run:
     def learner(self, plan: PrivacyPlan | None = None, cluster: str = "") -> TD3:
         """A learner in its initial state, the same for every cluster of the run."""
         learning = self.fleet.learning
-        config = TD3Config(width=learning.width, gamma=learning.gamma, learning_rate=learning.learning_rate)
+        config = TD3Config(
+            width=learning.width,
+            gamma=learning.gamma,
+            learning_rate=learning.learning_rate,
+            quota_bounds=learning.quotas,
+        )
         return TD3(config, self.seed, plan, cluster)
 
     def initial(self) -> TD3:

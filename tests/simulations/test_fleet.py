@@ -11,7 +11,7 @@ import pytest
 from shoal_common.cluster import N_CPU, N_GPUS
 from shoal_common.errors import InputError
 from shoal_common.twin.scenarios import embedded_fleet
-from shoal_simulations.fleet import embedded, load_fleet, with_overrides
+from shoal_simulations.fleet import Learning, embedded, load_fleet, with_overrides
 from shoal_simulations.virtual import Run
 
 GOOD = """
@@ -136,3 +136,12 @@ def test_a_missing_file_and_an_unknown_name() -> None:
         load_fleet("nowhere.toml")
     with pytest.raises(InputError, match="one of article, default, small"):
         load_fleet("nowhere")
+
+
+def test_quotas_reach_the_learner_and_wrong_ones_are_refused() -> None:
+    small = load_fleet("small")
+    learning = small.learning.model_copy(update={"quotas": (0.5, 1.0)})
+    learner = Run(small.model_copy(update={"learning": learning}), 1).learner()
+    assert learner.config.quota_bounds == (0.5, 1.0)
+    with pytest.raises(ValueError, match="not in order"):
+        Learning(quotas=(1.0, 0.5))

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(add_completion=False)
 
@@ -45,24 +48,43 @@ def bench(
 
 
 def _print(title: str, result: Mapping[str, Any]) -> None:
-    """Print the document as a table of figures, nested ones by their path."""
+    """Print single values as one table, and each list of rows as a table of its own."""
     from rich.console import Console
+
+    console = Console()
+    console.print(_table(f"shoal bench {title}", ["figure", "value"], _flat(result, "")))
+    for key, value in result.items():
+        if _is_rows(value):
+            columns = [c for c in value[0] if any(row.get(c) not in (None, "") for row in value)]
+            console.print(_table(key, columns, [tuple(row.get(c) for c in columns) for row in value]))
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"shoal bench {title}", title_justify="left")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for path, value in _flat(result, ""):
-        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
-        table.add_row(escape(path), escape(shown))
-    Console().print(table)
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(escape(column))
+    for row in rows:
+        table.add_row(*(escape(_shown(value)) for value in row))
+    return table
 
 
-def _flat(value: object, path: str) -> list[tuple[str, object]]:
-    """Leaves of a nested document with their paths."""
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value)
+
+
+def _flat(value: object, path: str) -> list[tuple[object, ...]]:
+    """Single values of a nested document with their paths."""
     if isinstance(value, Mapping):
         return [leaf for key, inner in value.items() for leaf in _flat(inner, f"{path}.{key}".lstrip("."))]
     if isinstance(value, list):
-        return [leaf for i, inner in enumerate(value) for leaf in _flat(inner, f"{path}[{i}]")]
+        return [] if _is_rows(value) else [(path, ", ".join(map(str, value)))]
     return [(path, value)]
