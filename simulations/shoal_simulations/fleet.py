@@ -92,8 +92,8 @@ class Trace(Section):
 
     path: Annotated[str, Field(min_length=1)]
     """The file; a relative path starts at the fleet file, `$NAME` is taken from the environment."""
-    format: Literal["openb", "borg-2011", "borg-2019"]
-    """Who wrote it. Only lists that record arrivals and lifetimes will do."""
+    format: Literal["openb", "borg-2011"]
+    """Who wrote it. The list must record arrivals and lifetimes (the Borg 2019 sample has no lifetimes)."""
 
 
 class Cluster(Section):

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from shoal_common.errors import InputError
 from shoal_common.twin.scenarios import NodeClass
 from shoal_common.twin.traced import Recorded
-from shoal_simulations.traces import borg2011, borg2019, openb
+from shoal_simulations.traces import borg2011, openb
 from shoal_simulations.traces.base import SERVICE_CLASSES, PodTrace
 
-READERS = {"openb": openb.read_pods, "borg-2011": borg2011.read_pods, "borg-2019": borg2019.read_pods}
+READERS = {"openb": openb.read_pods, "borg-2011": borg2011.read_pods}
 PRODUCTION_PRIORITY = 9  # Borg 2011: from here on production work (Reiss et al. 2011)
 MIB = 1024**2
 
