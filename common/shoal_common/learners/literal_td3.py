@@ -24,7 +24,6 @@ from shoal_common.learners.base import (
     Arrays,
     Losses,
     clipped_noise,
-    huber,
 )
 from shoal_common.learners.networks import Networks
 from shoal_common.learners.td3 import TD3Config
@@ -102,21 +101,13 @@ class LiteralTD3:
         seen, weight = inputs(batch.obs_t), torch.from_numpy(rows.astype(np.float32))
         target = self.target(batch)
         values = self.networks.critic(seen, torch.from_numpy(batch.scores))
-        loss = (huber(values - target[:, None], self.config.huber_delta).sum(dim=1) * weight).sum()
-        self.networks.step("critic", loss, count)
+        critic, value = self.networks.fit_critic(values, target, weight, count, self.config.huber_delta)
         self.updates += 1
         actor = (
             self._update_actor(seen, weight, count) if self.updates % self.config.actor_every == 0 else None
         )
-        mean_value = float((values.detach()[:, 0] * weight).sum()) / count
-        return Losses(
-            float(loss.detach()) / count,
-            actor,
-            None,
-            mean_value,
-            float((target * weight).sum()) / count,
-            count,
-        )
+        aimed = float((target * weight).sum())
+        return Losses(critic / count, actor, None, value / count, aimed / count, count)
 
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:

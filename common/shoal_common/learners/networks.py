@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal_common.errors import SchemaMismatch
-from shoal_common.learners.base import F32, Arrays
+from shoal_common.learners.base import F32, Arrays, huber
 from shoal_common.nn.init import frozen_view, soft_update, target_copy
 
 if TYPE_CHECKING:
@@ -68,6 +68,14 @@ class Networks(Generic[Actor, Critic]):
         optimizer.zero_grad()
         (loss if self._plan is not None else loss / count).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+
+    def fit_critic(
+        self, values: Tensor, target: Tensor, weight: Tensor, count: int, huber_delta: float
+    ) -> tuple[float, float]:
+        """Fit both twins' values [M, 2] to the target [M]; returns summed loss and summed first value."""
+        loss = (huber(values - target[:, None], huber_delta).sum(dim=1) * weight).sum()
+        self.step("critic", loss, count)
+        return float(loss.detach()), float((values.detach()[:, 0] * weight).sum())
 
     def step_without_rows(self, part: Part) -> None:
         """Step on an empty batch: in private mode on noise alone (a release like any other), else not."""

@@ -40,7 +40,6 @@ from shoal_common.learners.base import (
     Losses,
     clipped_noise,
     explore_policy,
-    huber,
     taken,
 )
 from shoal_common.learners.networks import Networks
@@ -212,10 +211,7 @@ class TD3:
         values = taken(
             self.networks.training["critic"](*seen, quota), torch.from_numpy(batch.action)
         )  # [M, 2]
-        per_sample = huber(values - target[:, None], self.config.huber_delta).sum(dim=1)
-        loss = (per_sample * weight).sum()
-        self.networks.step("critic", loss, count)
-        return float(loss.detach()), float((values.detach()[:, 0] * weight).sum())
+        return self.networks.fit_critic(values, target, weight, count, self.config.huber_delta)
 
     def _update_actor(self, seen: Inputs, weight: Tensor, count: int) -> tuple[float, float]:
         """Climb the first twin under the entropy bonus; returns mean loss and mean entropy."""
