@@ -9,6 +9,7 @@ protocols of stored pods) is expected to be filled in.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from shoal_common.fields import Field
 from shoal_common.pods import (
@@ -19,6 +20,7 @@ from shoal_common.pods import (
     NodeImage,
     NodeRecord,
     PodRecord,
+    PodStatus,
     PodTerm,
     PreferredNodeTerm,
     ServiceRecord,
@@ -26,6 +28,16 @@ from shoal_common.pods import (
 )
 from shoal_common.requests import ContainerResources, PodResources, rounded
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+
+ANNOTATIONS = (
+    "shoal.dev/",
+    "nvidia.com/",
+    "hami.io/",
+    "volcano.sh/",
+    "scheduling.",
+    "workflows.argoproj.io/",
+)
+"""Prefixes of the annotations that are kept; the others may be large and private."""
 
 LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 NODE_OPERATORS = (*LABEL_OPERATORS, "Gt", "Lt")
@@ -54,6 +66,15 @@ def read_node(source: Field) -> NodeRecord:
             NodeImage(i.get("names").texts(), i.get("sizeBytes").integer(0, low=0))
             for i in status.get("images").items()
         ),
+        uid=metadata.get("uid").text(""),
+        annotations=_annotations(metadata),
+        ready=_condition(status, "Ready").get("status").text("True") == "True",
+        pressure=tuple(
+            c.get("type").text()
+            for c in status.get("conditions").items()
+            if c.get("status").text("") == "True" and c.get("type").text() != "Ready"
+        ),
+        addresses=tuple(a.get("address").text() for a in status.get("addresses").items()),
     )
 
 
@@ -82,6 +103,7 @@ def read_pod(source: Field) -> PodRecord:
     affinity = spec.get("affinity")
     nodes, pods, anti = (affinity.get(k) for k in ("nodeAffinity", "podAffinity", "podAntiAffinity"))
     containers = (*spec.get("containers").items(), *spec.get("initContainers").items())
+    owner = next(metadata.get("ownerReferences").items(), Field(source.where, "", None))
     return PodRecord(
         name=metadata.get("name").text(),
         namespace=namespace,
@@ -91,7 +113,7 @@ def read_pod(source: Field) -> PodRecord:
         phase=status.get("phase").text(""),
         terminating=metadata.get("deletionTimestamp").present,
         priority=spec.get("priority").integer(0),
-        owner_uid=next((o.get("uid").text("") for o in metadata.get("ownerReferences").items()), ""),
+        owner_uid=owner.get("uid").text(""),
         resources=_resources(spec, status),
         node_selector=spec.get("nodeSelector").labels(),
         required_nodes=_required_nodes(nodes.get(REQUIRED)),
@@ -109,7 +131,65 @@ def read_pod(source: Field) -> PodRecord:
             for v in spec.get("volumes").items()
             if v.get("image").present
         ),
+        annotations=_annotations(metadata),
+        scheduler_name=spec.get("schedulerName").text("") or "default-scheduler",
+        owner_kind=owner.get("kind").text(""),
+        owner_name=owner.get("name").text(""),
+        gates=tuple(g.get("name").text() for g in spec.get("schedulingGates").items()),
+        created_at=_seconds(metadata.get("creationTimestamp")),
+        status=_status(status),
     )
+
+
+def _status(status: Field) -> PodStatus:
+    scheduled, ready = _condition(status, "PodScheduled"), _condition(status, "Ready")
+    placed, is_ready = (c.get("status").text("") == "True" for c in (scheduled, ready))
+    waiting = scheduled.get("status").text("") == "False"
+    disruption, resize = _condition(status, "DisruptionTarget"), _condition(status, "PodResizePending")
+    running = _condition(status, "PodResizeInProgress")
+    ends = [
+        c.get(state).get("terminated")
+        for c in status.get("containerStatuses").items()
+        for state in ("state", "lastState")
+    ]
+    return PodStatus(
+        ready=is_ready,
+        scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if placed else 0.0,
+        started_at=_seconds(status.get("startTime")),
+        ready_at=_seconds(ready.get("lastTransitionTime")) if is_ready else 0.0,
+        ended_at=max((_seconds(end.get("finishedAt")) for end in ends), default=0.0),
+        reason=status.get("reason").text(""),
+        unschedulable=scheduled.get("message").text("") if waiting else "",
+        unschedulable_at=_seconds(scheduled.get("lastTransitionTime")) if waiting else 0.0,
+        disruption=disruption.get("reason").text("") if disruption.get("status").text("") == "True" else "",
+        nominated_node=status.get("nominatedNodeName").text(""),
+        restarts=sum(c.get("restartCount").integer(0) for c in status.get("containerStatuses").items()),
+        oom_killed=any(end.get("reason").text("") == "OOMKilled" for end in ends),
+        resize=resize.get("reason").text("")
+        or running.get("reason").text("")
+        or ("InProgress" if running.get("status").text("") == "True" else ""),
+    )
+
+
+def _condition(status: Field, kind: str) -> Field:
+    """The condition of this type; absent where there is none."""
+    found = (c for c in status.get("conditions").items() if c.get("type").text("") == kind)
+    return next(found, Field(status.where, f"{status.path}.conditions", None))
+
+
+def _annotations(metadata: Field) -> dict[str, str]:
+    return {k: v for k, v in metadata.get("annotations").labels().items() if k.startswith(ANNOTATIONS)}
+
+
+def _seconds(source: Field) -> float:
+    """An RFC 3339 time as seconds since the epoch; 0 when absent."""
+    text = source.text("")
+    if not text:
+        return 0.0
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        source.refuse(f"is {text[:40]!r}", "write a time such as 2026-01-31T12:00:00Z")
 
 
 def _resources(spec: Field, status: Field) -> PodResources:

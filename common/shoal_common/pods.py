@@ -84,6 +84,30 @@ class HostPort:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PodStatus:
+    """What the API says became of a pod. Times in seconds since the epoch, 0 where not known."""
+
+    ready: bool = False
+    scheduled_at: float = 0.0  # when PodScheduled became true
+    started_at: float = 0.0  # when the kubelet took it up
+    ready_at: float = 0.0  # when Ready became true
+    ended_at: float = 0.0  # when its last container ended
+    reason: str = ""  # why it failed: Evicted, OutOfcpu, NodeAffinity, ...
+    unschedulable: str = ""  # kube-scheduler's sentence while PodScheduled is false
+    unschedulable_at: float = 0.0
+    disruption: str = (
+        ""  # reason of a true DisruptionTarget: PreemptionByScheduler, EvictionByEvictionAPI, ...
+    )
+    nominated_node: str = ""
+    restarts: int = 0
+    oom_killed: bool = False  # a container ended with OOMKilled, now or before its last restart
+    resize: str = ""  # Deferred, Infeasible, InProgress or Error while a resize is not done
+
+
+NO_STATUS = PodStatus()
+
+
 @dataclass(frozen=True)
 class PodRecord:
     """A pod, bound when `node_name` is set."""
@@ -110,6 +134,13 @@ class PodRecord:
     host_ports: tuple[HostPort, ...] = ()
     images: tuple[str, ...] = ()  # of containers and init containers
     volume_images: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)  # those that scheduling reads
+    scheduler_name: str = "default-scheduler"
+    owner_kind: str = ""
+    owner_name: str = ""
+    gates: tuple[str, ...] = ()
+    created_at: float = 0.0  # seconds since the epoch
+    status: PodStatus = NO_STATUS
 
     @cached_property
     def requests(self) -> dict[str, int]:
@@ -161,6 +192,11 @@ class NodeRecord:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     images: tuple[NodeImage, ...] = ()
+    uid: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)  # those that scheduling reads
+    ready: bool = True
+    pressure: tuple[str, ...] = ()  # true conditions other than Ready: MemoryPressure, DiskPressure, ...
+    addresses: tuple[str, ...] = ()  # host names and IP addresses, which metrics are joined by
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`shoal client`: learn from a live cluster, serve decisions to its scheduler, and say what is going on."""
+
+from __future__ import annotations
+
+import typer
+
+EPILOG = """Examples:
+
+  shoal client doctor --kubeconfig ~/.kube/config
+
+  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/artifact --listen 127.0.0.1:8888"""
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG)
+
+
+@app.callback()
+def client() -> None:
+    """The client of one cluster. It is safe by default: without a SchedulingPolicy it only watches."""
