@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experience: each scheduling decision with what was seen, done and what became of it, kept on disk."""
