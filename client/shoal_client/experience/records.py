@@ -2,9 +2,9 @@
 """What is kept of one decision: an attempt to place a pod, and its outcome.
 
 A decision may see thousands of candidates; at most `KEPT` of them are kept. The taken one and the `BEST` of
-the policy's scores always stay, the others are drawn uniformly without replacement. Given the kept set S, each
-of its members could have been the taken one, so the propensities are conditioned on S (`Seen.reduced`): a
-logged decision stays an exact sample of a choice among the kept candidates.
+the policy's scores always stay, the others are drawn uniformly without replacement. Given the kept set S,
+each of its members could have been the taken one, so the propensities are conditioned on S (`Seen.reduced`):
+a logged decision stays an exact sample of a choice among the kept candidates.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Seen:
         def part(kind: type, *shape: int) -> npt.NDArray[np.generic]:
             nonlocal cursor
             count = int(np.prod(shape))
-            array = np.frombuffer(raw, kind, count, cursor).reshape(shape)
+            array: npt.NDArray[np.generic] = np.frombuffer(raw, kind, count, cursor).reshape(shape)
             cursor += array.nbytes
             return array
 
@@ -222,7 +222,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A row of the store: a decision and, once it is closed, its result and its place in the order of closing."""
+    """A row of the store: a decision and, once it is closed, its result and its place in that order."""
 
     decision: DecisionRecord
     result: Result | None = None
