@@ -7,6 +7,72 @@ lists them, and a test keeps page and code equal.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry(auto_describe=True)
+
+EXPERIENCE_DECISIONS = Counter(
+    "shoal_experience_decisions_total",
+    "Attempts to place a pod that were recorded, by who asked and in which mode.",
+    ("source", "mode"),
+    registry=REGISTRY,
+)
+EXPERIENCE_OUTCOMES = Counter(
+    "shoal_experience_outcomes_total",
+    "Attempts that were closed, by what became of them.",
+    ("outcome",),
+    registry=REGISTRY,
+)
+EXPERIENCE_OPEN = Gauge(
+    "shoal_experience_open", "Attempts whose outcome is not known yet.", registry=REGISTRY
+)
+EXPERIENCE_DROPPED = Counter(
+    "shoal_experience_dropped_total",
+    "Decisions and results that were not recorded because too much was in line, by which line.",
+    ("line",),
+    registry=REGISTRY,
+)
+EXPERIENCE_ERRORS = Counter(
+    "shoal_experience_errors_total",
+    "Events that could not be taken up because of an error in the client.",
+    registry=REGISTRY,
+)
+EXPERIENCE_ROWS = Gauge("shoal_experience_rows", "Decisions in the store.", registry=REGISTRY)
+EXPERIENCE_EVICTED = Counter(
+    "shoal_experience_evicted_total",
+    "Decisions that left the store for newer ones, by the bound that was reached (capacity, tenant).",
+    ("bound",),
+    registry=REGISTRY,
+)
+EXPERIENCE_WRITE_ERRORS = Counter(
+    "shoal_experience_write_errors_total",
+    "Transactions that the disk refused and that are tried again.",
+    registry=REGISTRY,
+)
+
+LEADER = Gauge("shoal_leader", "1 while this process holds the lease and may act.", registry=REGISTRY)
+ACTUATIONS = Counter(
+    "shoal_actuations_total",
+    "Actions on the cluster by kind and by what became of them.",
+    ("action", "result"),
+    registry=REGISTRY,
+)
+ACTUATOR_LAST_STEP = Gauge(
+    "shoal_actuator_last_step_timestamp_seconds",
+    "When each part of the actuation last ended a step without an error.",
+    ("part",),
+    registry=REGISTRY,
+)
+GATED_PODS = Gauge("shoal_gated_pods", "Pods that carry Shoal's scheduling gate now.", registry=REGISTRY)
+GATE_WAIT = Histogram(
+    "shoal_gate_wait_seconds",
+    "How long a pod carried Shoal's gate, from when it was seen.",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    registry=REGISTRY,
+)
+WEBHOOK_REQUESTS = Counter(
+    "shoal_webhook_requests_total",
+    "Pods that the mutating webhook was shown, by what it answered.",
+    ("result",),
+    registry=REGISTRY,
+)

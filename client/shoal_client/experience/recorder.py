@@ -34,7 +34,7 @@ class PodChange(Protocol):
 
 
 class Decisions(Protocol):
-    """What whoever serves decisions tells. Both calls return at once and never raise into the serving path."""
+    """What whoever serves decisions tells. Calls return at once and never raise into the serving path."""
 
     def decided(
         self,
@@ -60,4 +60,4 @@ class Decisions(Protocol):
         """
 
     def refused(self, pod: PodRecord, reason: str, *, source: Source, mode: Mode, policy: str) -> None:
-        """An attempt placed nothing, and why: every candidate masked, a deadline, a policy that cannot run."""
+        """An attempt placed nothing, and why: all masked, a deadline, a policy that cannot run."""

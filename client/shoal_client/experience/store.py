@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The durable store of decisions: SQLite in WAL mode, one writer thread, bounded.
+
+    DIRECTORY/experience.db    decisions and their results; what apps are known to use
+    DIRECTORY/local.key        the key under which names are hashed (0600)
+    DIRECTORY/.lock            held by the one process that writes
+
+A call puts a statement in line and returns; the thread commits whatever is in line as one transaction and
+flushes it to disk (synchronous = FULL). What `flush` has acknowledged survives `kill -9` and a power cut. The
+store holds at most `capacity` decisions, and at most `tenant_cap` of one tenant: beyond it a tenant's own
+oldest decision goes, beyond the capacity the oldest of all. Both are public constants.
+
+A store of another feature table, or one that SQLite cannot read, is set aside (one of each is kept) and a new
+one is begun: a client that cannot remember still schedules.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import os
+import queue
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from shoal_client.experience.local_key import LocalKey
+from shoal_client.experience.records import DecisionRecord, Result, Seen
+from shoal_client.metrics import (
+    EXPERIENCE_DROPPED,
+    EXPERIENCE_ERRORS,
+    EXPERIENCE_EVICTED,
+    EXPERIENCE_ROWS,
+    EXPERIENCE_WRITE_ERRORS,
+)
+from shoal_common.errors import InputError
+from shoal_common.observation import schema_hash
+
+NAME: Final = "experience.db"
+WAITING: Final = 20_000  # statements in line; what comes beyond is dropped and counted
+TOGETHER: Final = 1_000  # statements of one transaction
+RETRY_SECONDS: Final = 1.0  # between attempts to write where the disk refuses
+
+DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS decision (
+  id INTEGER PRIMARY KEY, uid TEXT NOT NULL, attempt INTEGER NOT NULL, at REAL NOT NULL,
+  source TEXT NOT NULL, scheduler TEXT NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL,
+  tenant TEXT NOT NULL, app TEXT NOT NULL, pod BLOB NOT NULL, seen BLOB, chosen INTEGER NOT NULL,
+  quota_cpu REAL NOT NULL, quota_memory REAL NOT NULL, decided_reason TEXT NOT NULL,
+  node TEXT, action INTEGER, propensity REAL, bound_at REAL,
+  closed INTEGER, final INTEGER NOT NULL DEFAULT 0, outcome TEXT, reason TEXT,
+  started_at REAL, ready_at REAL, ended_at REAL, util REAL, qos REAL, energy REAL, penalty REAL,
+  seconds REAL, watts REAL, slowdown REAL, sla_met INTEGER, learnable INTEGER);
+CREATE INDEX IF NOT EXISTS decision_closed ON decision (closed) WHERE closed IS NOT NULL;
+CREATE INDEX IF NOT EXISTS decision_tenant ON decision (tenant, id);
+CREATE INDEX IF NOT EXISTS decision_uid ON decision (uid);
+CREATE INDEX IF NOT EXISTS decision_unfinished ON decision (id) WHERE final = 0;
+CREATE TABLE IF NOT EXISTS app (
+  key TEXT PRIMARY KEY, cpu_use REAL NOT NULL, io_use REAL NOT NULL, duration_seconds REAL NOT NULL,
+  sla REAL NOT NULL, samples INTEGER NOT NULL);
+"""
+
+AppRow = tuple[str, float, float, float, float, int]
+Statement = Callable[[sqlite3.Connection], None]
+
+_log = logging.getLogger("shoal.client.experience")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Bounds of a store. Public constants, none may be fitted to the records."""
+
+    capacity: int = 50_000
+    """Decisions kept; the oldest go first."""
+    tenant_cap: int = 5_000
+    """Decisions kept of one tenant (namespace); beyond it the tenant's own oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was taken: a flat candidate, -1 where it was not seen, and its propensity (NaN: not known).
+
+    Where it is none of the candidates stored at first, `seen` replaces them, and `chosen` is the policy's
+    choice among these.
+    """
+
+    action: int
+    propensity: float = math.nan
+    seen: Seen | None = None
+    chosen: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A decision that an earlier process left: its pod may still be waiting or running."""
+
+    id: int
+    uid: str
+    attempt: int
+    bound: bool
+    closed: bool
+    chosen: int
+    seen: Seen | None  # of those not bound yet; names are hashed
+
+
+@final
+class ExperienceStore:
+    """The writer. Use it as a context manager, or `start` and `stop` it."""
+
+    def __init__(self, directory: Path, config: StoreConfig | None = None) -> None:
+        """Open or make the store.
+
+        Raises:
+            InputError: another process writes it, or its key may be read by others.
+        """
+        self.config, self.path = config or StoreConfig(), directory / NAME
+        directory.mkdir(parents=True, exist_ok=True)
+        self.key = LocalKey(directory / "local.key")
+        self._lock = _alone(directory)
+        self._line: queue.SimpleQueue[tuple[Statement, threading.Event | None] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="experience-store", daemon=True)
+        with _opened(self.path) as connection:
+            self._next_id = 1 + int(connection.execute("SELECT max(id) FROM decision").fetchone()[0] or 0)
+            self._next_closed = _next_closed(connection)
+            self._tenants = Counter(
+                dict(connection.execute("SELECT tenant, count(*) FROM decision GROUP BY tenant").fetchall())
+            )
+            self.unfinished = tuple(_unfinished(connection))
+            self.apps: tuple[AppRow, ...] = tuple(connection.execute("SELECT * FROM app").fetchall())
+        connection.close()
+        EXPERIENCE_ROWS.set(self._tenants.total())
+
+    def __enter__(self) -> ExperienceStore:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the writer thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 4.0) -> None:
+        """Write what is in line, then end; gives up after `timeout` seconds where the disk refuses."""
+        if self._thread.is_alive():
+            self._line.put(None)
+            self._thread.join(timeout / 2)
+            self._stopping.set()
+            self._thread.join(timeout / 2)
+        os.close(self._lock)
+
+    def next_id(self) -> int:
+        """A fresh id; ids count up over the life of the store. For one calling thread."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def decided(self, record: DecisionRecord) -> None:
+        """Insert a decision with at most `KEPT` candidates; the writer packs them."""
+        self._put(lambda connection: self._insert(connection, record))
+
+    def bound(self, number: int, node: str, at: float, choice: Choice) -> None:
+        """A decision's pod was bound to a node: the taken candidate, among those stored or among new ones."""
+        self._put(lambda connection: self._bound(connection, number, node, at, choice))
+
+    def closed(self, number: int, result: Result, final: bool) -> None:
+        """The result of a decision is known; its reward never changes again. `final`: its pod has ended."""
+        self._put(lambda connection: self._close(connection, number, result, final))
+
+    def finished(self, number: int, result: Result) -> None:
+        """The pod of a decision that is closed already has ended: everything but the reward is brought up."""
+        self._put(lambda connection: _finish(connection, number, result))
+
+    def save_apps(self, rows: Iterable[AppRow]) -> None:
+        """Replace what apps are known to use."""
+        kept = list(rows)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM app")
+            connection.executemany("INSERT INTO app VALUES (?, ?, ?, ?, ?, ?)", kept)
+
+        self._put(write)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything put in line so far is on disk; False where it is not by then."""
+        done = threading.Event()
+        self._line.put((_nothing, done))
+        return done.wait(timeout)
+
+    def _put(self, statement: Statement) -> None:
+        if self._line.qsize() >= WAITING:
+            EXPERIENCE_DROPPED.labels("store").inc()
+            return
+        self._line.put((statement, None))
+
+    def _write(self) -> None:
+        connection = _connect(self.path)
+        try:
+            while True:
+                batch, more = self._next_batch()
+                if not self._commit(connection, [statement for statement, _ in batch]):
+                    return
+                for _, done in batch:
+                    if done is not None:
+                        done.set()
+                EXPERIENCE_ROWS.set(self._tenants.total())
+                if not more:
+                    return
+        finally:
+            connection.close()
+
+    def _next_batch(self) -> tuple[list[tuple[Statement, threading.Event | None]], bool]:
+        """What is in line, waiting for the first; False after the last."""
+        batch: list[tuple[Statement, threading.Event | None]] = []
+        item = self._line.get()
+        while item is not None:
+            batch.append(item)
+            if len(batch) >= TOGETHER or self._line.empty():
+                return batch, True
+            item = self._line.get()
+        return batch, False
+
+    def _commit(self, connection: sqlite3.Connection, statements: Sequence[Statement]) -> bool:
+        """Run statements as one transaction, again until it succeeds; False where told to stop instead."""
+        while True:
+            tenants, closed = self._tenants.copy(), self._next_closed
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in statements:
+                    _run(connection, statement)
+                if closed != self._next_closed:  # the row that holds the highest number may leave the store
+                    connection.execute(
+                        "INSERT OR REPLACE INTO meta VALUES ('closed', ?)", (str(self._next_closed),)
+                    )
+                connection.execute("COMMIT")
+                return True
+            except sqlite3.Error as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._tenants, self._next_closed = tenants, closed
+                EXPERIENCE_WRITE_ERRORS.inc()
+                _log.warning("%s: cannot write (%s); trying again", self.path, error)
+                if self._stopping.wait(RETRY_SECONDS):
+                    return False
+
+    def _insert(self, connection: sqlite3.Connection, record: DecisionRecord) -> None:
+        self._make_room(connection, record.tenant)
+        row = (
+            record.id, record.uid, record.attempt, record.at, record.source, record.scheduler, record.mode,
+            record.policy, record.tenant, record.app, record.pod.astype("<f8").tobytes(),
+            self._packed(record.seen), record.chosen, *record.quota, record.reason,
+        )  # fmt: skip
+        columns = (
+            "id, uid, attempt, at, source, scheduler, mode, policy, tenant, app, pod, seen, chosen, "
+            "quota_cpu, quota_memory, decided_reason"
+        )
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO decision ({columns}) VALUES ({marks})", row)
+        self._tenants[record.tenant] += 1
+
+    def _packed(self, seen: Seen | None) -> bytes | None:
+        return None if seen is None else seen.pack([self.key.hashed(name) for name in seen.names])
+
+    def _make_room(self, connection: sqlite3.Connection, tenant: str) -> None:
+        if self._tenants[tenant] >= self.config.tenant_cap:
+            self._evict(connection, "WHERE tenant = ?", tenant)
+        if self._tenants.total() >= self.config.capacity:
+            self._evict(connection, "")
+
+    def _evict(self, connection: sqlite3.Connection, where: str, *values: str) -> None:
+        query = f"SELECT id, tenant FROM decision {where} ORDER BY id LIMIT 1"
+        oldest = connection.execute(query, values).fetchone()
+        if oldest is not None:
+            connection.execute("DELETE FROM decision WHERE id = ?", oldest[:1])
+            self._tenants[oldest[1]] -= 1
+            EXPERIENCE_EVICTED.labels("tenant" if values else "capacity").inc()
+
+    def _bound(
+        self, connection: sqlite3.Connection, number: int, node: str, at: float, choice: Choice
+    ) -> None:
+        taken = (self.key.name(node), at, choice.action, _number(choice.propensity))
+        _set(connection, number, "node = ?, bound_at = ?, action = ?, propensity = ?", *taken)
+        if choice.seen is not None:
+            _set(connection, number, "seen = ?, chosen = ?", self._packed(choice.seen), choice.chosen)
+
+    def _close(self, connection: sqlite3.Connection, number: int, result: Result, final: bool) -> None:
+        reward = (None,) * 4 if result.reward is None else result.reward
+        _set(
+            connection, number,
+            "closed = ?, final = ?, outcome = ?, reason = ?, started_at = ?, ready_at = ?, ended_at = ?, "
+            "util = ?, qos = ?, energy = ?, penalty = ?, seconds = ?, watts = ?, slowdown = ?, sla_met = ?, "
+            "learnable = ?",
+            self._next_closed, final, result.outcome, result.reason, result.started_at, result.ready_at,
+            result.ended_at, *reward, result.seconds, _number(result.watts), _number(result.slowdown),
+            result.sla_met, result.learnable,
+        )  # fmt: skip
+        self._next_closed += 1
+
+
+def _run(connection: sqlite3.Connection, statement: Statement) -> None:
+    """Run one statement. What is wrong with it alone must not hold up the others."""
+    try:
+        statement(connection)
+    except sqlite3.OperationalError:
+        raise
+    except Exception:
+        EXPERIENCE_ERRORS.inc()
+        _log.exception("a decision or result cannot be stored")
+
+
+def _finish(connection: sqlite3.Connection, number: int, result: Result) -> None:
+    _set(
+        connection, number,
+        "final = 1, outcome = ?, reason = ?, started_at = ?, ready_at = ?, ended_at = ?, slowdown = ?, "
+        "sla_met = ?",
+        result.outcome, result.reason, result.started_at, result.ready_at, result.ended_at,
+        _number(result.slowdown), result.sla_met,
+    )  # fmt: skip
+
+
+def _set(connection: sqlite3.Connection, number: int, columns: str, *values: object) -> None:
+    """Update a decision; nothing happens where it has left the store."""
+    connection.execute(f"UPDATE decision SET {columns} WHERE id = ?", (*values, number))
+
+
+def _number(value: float) -> float | None:
+    """NaN as NULL."""
+    return None if value != value else value  # noqa: PLR0124
+
+
+def _nothing(_: sqlite3.Connection) -> None:
+    """A place in line and no statement."""
+
+
+def _alone(directory: Path) -> int:
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            str(directory), "store", "another process writes it", "stop it, or give another directory"
+        ) from None
+    return descriptor
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA journal_size_limit = 16777216")
+    return connection
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A connection to a sound store of this feature table; another one is set aside.
+
+    Raises:
+        InputError: the disk refuses.
+    """
+    for _ in range(2):
+        connection = None
+        try:
+            connection = _connect(path)
+            problem = _problem(connection)
+            if problem is None:
+                return connection
+            connection.close()
+            _set_aside(path, "other-schema", problem)
+        except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
+            if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+                raise InputError(
+                    str(path), "store", str(error), "free the disk, or give another directory"
+                ) from None
+            _set_aside(path, "damaged", str(error))
+    raise InputError(str(path), "store", "cannot be begun anew", "give another directory")
+
+
+def _problem(connection: sqlite3.Connection) -> str | None:
+    """Make the tables and say what is wrong with what is in them."""
+    connection.executescript(SCHEMA)
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (schema_hash(),))
+    schema = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if check != "ok":
+        error = sqlite3.DatabaseError(check)
+        error.sqlite_errorname = DAMAGE[0]
+        raise error
+    return None if schema[0] == schema_hash() else "it is of another feature table"
+
+
+def _set_aside(path: Path, name: str, problem: str) -> None:
+    aside = path.with_name(f"{NAME}.{name}")
+    _log.warning("%s: %s; it is kept as %s and a new store is begun", path, problem, aside.name)
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(aside.with_name(aside.name + suffix))
+
+
+def _next_closed(connection: sqlite3.Connection) -> int:
+    found = connection.execute("SELECT value FROM meta WHERE name = 'closed'").fetchone()
+    return 1 if found is None else int(found[0])
+
+
+def _unfinished(connection: sqlite3.Connection) -> Iterable[Unfinished]:
+    rows = connection.execute(
+        "SELECT id, uid, attempt, node IS NOT NULL, closed IS NOT NULL, chosen, "
+        "CASE WHEN node IS NULL AND closed IS NULL THEN seen END FROM decision WHERE final = 0 ORDER BY id"
+    )
+    for number, uid, attempt, bound, closed, chosen, seen in rows:
+        yield Unfinished(
+            number,
+            uid,
+            attempt,
+            bool(bound),
+            bool(closed),
+            chosen,
+            None if seen is None else Seen.unpack(seen),
+        )
