@@ -23,8 +23,8 @@ EXPERIENCE_OUTCOMES = Counter(
     ("outcome",),
     registry=REGISTRY,
 )
-EXPERIENCE_OPEN = Gauge(
-    "shoal_experience_open", "Attempts whose outcome is not known yet.", registry=REGISTRY
+EXPERIENCE_WAITING = Gauge(
+    "shoal_experience_waiting", "Pods with an attempt that are not on a node yet.", registry=REGISTRY
 )
 EXPERIENCE_DROPPED = Counter(
     "shoal_experience_dropped_total",
