@@ -112,6 +112,13 @@ def encode_node(node: F64, use: F64, gpu: F64, zone: F64, out: F32) -> None:
 
 
 @lean_kernel
+def encode_nodes(node: F64, use: F64, gpu: F64, zone: F64, out: F32) -> None:
+    """Fill out[N, FN] with the features of every node."""
+    for n in range(len(node)):
+        encode_node(node[n], use[n], gpu[n], zone[n], out[n])
+
+
+@lean_kernel
 def encode_pairs(node: F64, use: F64, zone: F64, pod: F64, out: F32) -> None:
     """Fill out[N, FP] with what concerns the pod on each node."""
     load, gpus = U_LOAD + int(pod[P_CLASS]), pod[P_GPU] * pod[P_GPUS]

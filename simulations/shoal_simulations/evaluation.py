@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from shoal_common.decide import decide
 from shoal_common.reward import ObjectiveWeights
-from shoal_common.scorers.base import Scorer, select, taken_quotas
+from shoal_common.scorers.base import Scorer
 from shoal_common.twin.batch import TwinConfig
 from shoal_common.twin.env import VectorEnv
 from shoal_common.twin.scenarios import Scenario
@@ -49,10 +50,8 @@ def evaluate(
 def _run_policy(env: VectorEnv, policy: Scorer) -> None:
     """Let a policy decide greedily to the end; where it abstains, kube-scheduler's default does."""
     while not env.done.all():
-        obs = env.observe()
-        scores = policy.score(obs)
-        action = select(scores, obs.mask)
-        env.act(action, taken_quotas(scores, action))
+        decision = decide(policy, env.observe())
+        env.act(decision.action, decision.quota)
 
 
 def _outcome(env: VectorEnv, b: int) -> Outcome:

@@ -89,21 +89,3 @@ def clipped_noise(like: Tensor, scale: float, clip: float, generator: torch.Gene
     """Gaussian noise of standard deviation `scale`, cut at +-clip, in the shape of `like`."""
     noise = torch.empty_like(like, memory_format=torch.contiguous_format)
     return noise.normal_(0.0, scale, generator=generator).clamp_(-clip, clip)
-
-
-def explore_policy(
-    policy: F32, mask: npt.NDArray[np.bool_], uniform: float, rng: np.random.Generator
-) -> tuple[I64, F32]:
-    """Sample from (1 - uniform) * policy + uniform * (any feasible candidate).
-
-    policy [B, C] sums to 1 over the feasible mask [B, C] -> action i64[B], -1 on an empty mask, and its
-    probability f32[B].
-    """
-    feasible = mask.sum(-1, keepdims=True)
-    mixed = (1.0 - uniform) * policy.astype(np.float64) * mask + uniform * mask / np.maximum(feasible, 1)
-    total = np.cumsum(mixed, axis=-1)
-    draw = rng.random((len(mask), 1)) * total[:, -1:]
-    action = np.minimum((total <= draw).sum(-1), mask.shape[1] - 1).astype(np.int64)
-    action = np.where(np.isfinite(total[:, -1]) & (feasible[:, 0] > 0), action, -1)
-    chance = mixed[np.arange(len(mask)), np.maximum(action, 0)]
-    return action, np.where(action >= 0, chance, 1.0).astype(np.float32)

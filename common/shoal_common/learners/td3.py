@@ -39,7 +39,6 @@ from shoal_common.learners.base import (
     Arrays,
     Losses,
     clipped_noise,
-    explore_policy,
     taken,
 )
 from shoal_common.learners.networks import Networks
@@ -48,7 +47,7 @@ from shoal_common.nn.inputs import Inputs, inputs
 from shoal_common.nn.set_attention import SetActor, SetCritic, masked_softmax
 from shoal_common.observation import Observation
 from shoal_common.replay import Batch
-from shoal_common.scorers.base import Scores, select, taken_quotas
+from shoal_common.scorers.base import Scores, explore_policy, select, taken_quotas
 from shoal_common.scorers.network import NetworkScorer
 
 if TYPE_CHECKING:

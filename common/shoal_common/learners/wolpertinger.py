@@ -25,7 +25,6 @@ from shoal_common.learners.base import (
     Arrays,
     Losses,
     clipped_noise,
-    explore_policy,
     taken,
 )
 from shoal_common.learners.networks import Networks
@@ -35,6 +34,7 @@ from shoal_common.nn.inputs import Inputs, inputs
 from shoal_common.nn.set_attention import MASKED, NodeEncoder, SetCritic, TaskContext
 from shoal_common.observation import FN, FP, NODE_FEATURES, PAIR_FEATURES, Observation
 from shoal_common.replay import Batch
+from shoal_common.scorers.base import explore_policy
 
 NEIGHBOUR_SHARE = 1 / 8
 LOW = torch.tensor([f.low for f in NODE_FEATURES + PAIR_FEATURES])

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from shoal_common.observation import F32, Observation
 
+F64 = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -54,3 +56,33 @@ def taken_quotas(scores: Scores, action: npt.NDArray[np.int64]) -> F32:
     flat = scores.quotas.reshape(len(action), -1, 2)
     quota = flat[np.arange(len(action)), np.maximum(action, 0)]
     return np.where(action[:, None] >= 0, quota, np.float32(1)).astype(np.float32)
+
+
+def exploration_policy(policy: F64, mask: npt.NDArray[np.bool_], uniform: float) -> F64:
+    """(1 - uniform) * policy + uniform * (any feasible candidate), f64[B, C]; zeros on an empty mask.
+
+    policy [B, C] sums to 1 over the feasible mask [B, C].
+    """
+    feasible = mask.sum(-1, keepdims=True)
+    mixed: F64 = (1.0 - uniform) * policy * mask + uniform * mask / np.maximum(feasible, 1)
+    return mixed
+
+
+def draw_candidate(
+    chances: F64, mask: npt.NDArray[np.bool_], rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Draw one candidate of each row with these chances [B, C], i64[B]; -1 on an empty mask or a NaN."""
+    total = np.cumsum(chances, axis=-1)
+    draw = rng.random((len(mask), 1)) * total[:, -1:]
+    drawn = np.minimum((total <= draw).sum(-1), mask.shape[1] - 1).astype(np.int64)
+    return np.where(np.isfinite(total[:, -1]) & mask.any(-1), drawn, -1)
+
+
+def explore_policy(
+    policy: F32, mask: npt.NDArray[np.bool_], uniform: float, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], F32]:
+    """Draw from `exploration_policy`: candidate i64[B], -1 on an empty mask, and its probability f32[B]."""
+    mixed = exploration_policy(policy.astype(np.float64), mask, uniform)
+    action = draw_candidate(mixed, mask, rng)
+    chance = mixed[np.arange(len(mask)), np.maximum(action, 0)]
+    return action, np.where(action >= 0, chance, 1.0).astype(np.float32)

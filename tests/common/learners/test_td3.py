@@ -11,11 +11,12 @@ import torch
 
 from shoal_common.errors import InputError, SchemaMismatch
 from shoal_common.learners import LEARNERS, learner_class
-from shoal_common.learners.base import clipped_noise, explore_policy, huber, taken
+from shoal_common.learners.base import clipped_noise, huber, taken
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.observation import FC, FN, FP, FT
 from shoal_common.privacy.plan import PrivacyConfig, PrivacyPlan
 from shoal_common.replay.batch import Batch, Decisions
+from shoal_common.scorers.base import explore_policy
 from shoal_simulations.experiments.action_interface import draw, gap_share, train
 
 torch.set_num_threads(1)  # as in every training process; more would only wait for each other

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one decision path: cluster and pod -> observation -> scores -> choice, live, in twins, in gates.
+
+`observe` fills the features of one decision from a cluster's tables; `Embeddings` keeps features and tokens
+of its nodes and encodes again only those that changed, in one batch; `decide` asks a scorer and takes the
+best candidate, or draws one where it explores. A policy that cannot decide abstains (-1): the mask is empty,
+or something is not finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal_common.cluster import F32, F64, Mask
+from shoal_common.features import encode_context, encode_nodes, encode_pairs, encode_task
+from shoal_common.observation import FC, FN, FP, FT, Observation
+from shoal_common.scorers.base import (
+    Scorer,
+    Scores,
+    draw_candidate,
+    exploration_policy,
+    select,
+    taken_quotas,
+)
+
+I64 = npt.NDArray[np.int64]
+
+
+class Tables(Protocol):
+    """The numbers of N nodes, as `Cluster` holds them."""
+
+    @property
+    def node(self) -> F64:
+        """What each node is, [N, NODE_COLUMNS]."""
+
+    @property
+    def use(self) -> F64:
+        """What is on it now, [N, USE_COLUMNS]."""
+
+    @property
+    def gpu_free(self) -> F64:
+        """Milli-GPU left of each device, [N, MAX_GPUS]."""
+
+    @property
+    def zone_free(self) -> F64:
+        """Millicores and bytes left in each NUMA zone, [N, MAX_ZONES, 2]."""
+
+
+class TokenScorer(Scorer, Protocol):
+    """A scorer whose node encoder can run ahead of the decision."""
+
+    def encode(self, node: F32) -> F32:
+        """Encode nodes [B, N, FN] into tokens [B, N, d]."""
+
+    def score_tokens(self, tokens: F32, obs: Observation) -> Scores:
+        """Score with tokens that were encoded before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a decision knows beside nodes and pod."""
+
+    pending: float = 1.0  # pods that wait for a node
+    price: float = 1.0  # energy price relative to its mean
+    charge: float = 1.0  # state of charge of the site's battery, 1 without
+    phase: float = 0.0  # time of day, radians
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for a batch of B observations."""
+
+    scores: Scores
+    action: I64  # [B], flat candidate n * P + p, -1 where the policy abstains
+    quota: F32  # [B, 2], CPU and memory request as a fraction of what was asked
+    propensities: F64 | None = None  # [B, N * P], None for a choice that was not drawn
+
+
+def observe(
+    tables: Tables,
+    pod: F64,
+    mask: Mask,
+    w: F32,
+    context: Context | None = None,
+    rows: I64 | None = None,
+    features: F32 | None = None,
+) -> Observation:
+    """Fill the features of one decision, a batch of one.
+
+    Args:
+        tables: the whole cluster, which the context features are about.
+        pod: the pod's row, f64[POD_COLUMNS].
+        mask: candidates, bool[N, P].
+        w: objective weights, f32[4].
+        context: what is known beside nodes and pod; None is an average hour with one pod waiting.
+        rows: the N candidates' rows in the tables; None takes every row.
+        features: features of every row, f32[rows, FN], as `Embeddings` keeps them; None encodes them now.
+    """
+    about = context or Context()
+    node, use, zone = tables.node, tables.use, tables.zone_free
+    if rows is not None:
+        node, use, zone = node[rows], use[rows], zone[rows]
+    if features is None:
+        devices = tables.gpu_free if rows is None else tables.gpu_free[rows]
+        encoded = np.empty((len(node), FN), np.float32)
+        encode_nodes(node, use, devices, zone, encoded)
+    else:
+        encoded = features if rows is None else features[rows]
+    obs = Observation(
+        node=encoded[None],
+        pair=np.empty((1, len(node), FP), np.float32),
+        task=np.empty((1, FT), np.float32),
+        ctx=np.empty((1, FC), np.float32),
+        w=w[None],
+        mask=mask[None],
+        plugin=np.zeros((1, len(node), 0), np.float32),
+    )
+    encode_pairs(node, use, zone, pod, obs.pair[0])
+    encode_task(pod, obs.task[0])
+    encode_context(tables.node, tables.use, about.pending, about.price, about.charge, about.phase, obs.ctx[0])
+    return obs
+
+
+def decide(
+    scorer: Scorer,
+    obs: Observation,
+    exploration: float | None = None,
+    rng: np.random.Generator | None = None,
+) -> Decision:
+    """Score a batch and choose: the best candidate, the first of equals.
+
+    With `exploration` the choice is drawn with `rng` from (1 - exploration) * softmax(logits) +
+    exploration * (any candidate), and every candidate's probability is given.
+    """
+    scores = scorer.score(obs)
+    action = select(scores, obs.mask)
+    if exploration is None or rng is None:
+        return Decision(scores, action, taken_quotas(scores, action))
+    sound = action >= 0
+    mask = obs.mask.reshape(len(action), -1)
+    chances = exploration_policy(_softmax(scores.logits, mask & sound[:, None]), mask, exploration)
+    drawn = np.where(sound, draw_candidate(chances, mask, rng), -1)
+    return Decision(scores, drawn, taken_quotas(scores, drawn), chances)
+
+
+def _softmax(logits: F32, mask: Mask) -> F64:
+    """Probabilities [B, C] over the masked candidates; zeros where there is none."""
+    flat = np.where(mask, logits.reshape(len(mask), -1).astype(np.float64), -np.inf)
+    top = flat.max(-1, keepdims=True, initial=-np.inf)
+    weight: F64 = np.exp(flat - np.where(np.isfinite(top), top, 0.0))
+    return weight / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
+
+
+@final
+class Embeddings:
+    """Features [rows, FN] and tokens [rows, d] of every node of a cluster, kept up to date."""
+
+    def __init__(self, scorer: TokenScorer) -> None:
+        self._scorer = scorer
+        self.features: F32 = np.zeros((0, FN), np.float32)
+        self.tokens: F32 = np.zeros((0, 0), np.float32)
+
+    def update(self, tables: Tables, changed: I64) -> None:
+        """Encode the changed rows again; all of them when the tables are longer than before."""
+        if len(tables.node) != len(self.features):
+            self.features = np.zeros((len(tables.node), FN), np.float32)
+            encode_nodes(tables.node, tables.use, tables.gpu_free, tables.zone_free, self.features)
+            self.tokens = self._scorer.encode(self.features[None])[0].copy()
+        elif len(changed):
+            fresh = np.empty((len(changed), FN), np.float32)
+            node, use = tables.node[changed], tables.use[changed]
+            encode_nodes(node, use, tables.gpu_free[changed], tables.zone_free[changed], fresh)
+            self.features[changed] = fresh
+            self.tokens[changed] = self._scorer.encode(fresh[None])[0]
+
+    def at(self, rows: I64 | None = None) -> Scorer:
+        """A scorer of observations of these rows, every row when None, by the tokens as they are now."""
+        tokens = self.tokens if rows is None else self.tokens[rows]
+        return _Encoded(self._scorer, tokens[None])
+
+
+@final
+class _Encoded:
+    """A scorer by given tokens [1, N, d]; whatever the observation's nodes are."""
+
+    def __init__(self, scorer: TokenScorer, tokens: F32) -> None:
+        self._scorer, self._tokens = scorer, tokens
+
+    def score(self, obs: Observation) -> Scores:
+        return self._scorer.score_tokens(self._tokens, obs)
