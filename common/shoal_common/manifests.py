@@ -91,6 +91,19 @@ def read_namespace(source: Field) -> NamespaceRecord:
     return NamespaceRecord(metadata.get("name").text(), metadata.get("labels").labels())
 
 
+def read_label_selector(source: Field) -> LabelSelector | None:
+    """A `metav1.LabelSelector`; None where absent, which matches nothing.
+
+    Raises:
+        InputError: names the field that is missing or wrong.
+    """
+    if not source.present:
+        return None
+    equal = (Requirement(key, "In", (wanted,)) for key, wanted in source.get("matchLabels").labels().items())
+    lines = (_requirement(e, LABEL_OPERATORS) for e in source.get("matchExpressions").items())
+    return LabelSelector((*equal, *lines))
+
+
 def read_pod(source: Field) -> PodRecord:
     """Build a pod from its Kubernetes JSON.
 
@@ -262,14 +275,6 @@ def _requirement(source: Field, operators: tuple[str, ...]) -> Requirement:
     return Requirement(source.get("key").text(), operator, source.get("values").texts())
 
 
-def _label_selector(source: Field) -> LabelSelector | None:
-    if not source.present:
-        return None
-    equal = (Requirement(key, "In", (wanted,)) for key, wanted in source.get("matchLabels").labels().items())
-    lines = (_requirement(e, LABEL_OPERATORS) for e in source.get("matchExpressions").items())
-    return LabelSelector((*equal, *lines))
-
-
 def _node_term(source: Field) -> NodeSelectorTerm:
     return NodeSelectorTerm(
         labels=tuple(_requirement(e, NODE_OPERATORS) for e in source.get("matchExpressions").items()),
@@ -305,12 +310,12 @@ def _preferred_pods(source: Field, namespace: str) -> tuple[PodTerm, ...]:
 
 def _pod_term(source: Field, namespace: str, weight: int) -> PodTerm:
     namespaces = frozenset(source.get("namespaces").texts())
-    namespace_selector = _label_selector(source.get("namespaceSelector"))
+    namespace_selector = read_label_selector(source.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = frozenset((namespace,))
     return PodTerm(
         topology_key=source.get("topologyKey").text(),
-        selector=_label_selector(source.get("labelSelector")),
+        selector=read_label_selector(source.get("labelSelector")),
         namespaces=namespaces,
         namespace_selector=namespace_selector,
         weight=weight,
@@ -318,7 +323,7 @@ def _pod_term(source: Field, namespace: str, weight: int) -> PodTerm:
 
 
 def _spread(source: Field, labels: Mapping[str, str]) -> SpreadConstraint:
-    selector = _label_selector(source.get("labelSelector"))
+    selector = read_label_selector(source.get("labelSelector"))
     keys = [key for key in source.get("matchLabelKeys").texts() if key in labels]
     if selector is not None and keys:
         same = (Requirement(key, "In", (labels[key],)) for key in keys)
