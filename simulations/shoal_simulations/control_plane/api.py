@@ -86,9 +86,15 @@ class ApiServer:
         """Refuse what RBAC would: `deny("create", "pods/binding")`; access reviews say so, too."""
         self._application.faults.denied.add((verb, resource))
 
+    def unserve(self, resource: str) -> None:
+        """Serve a kind no longer, as where its CustomResourceDefinition is not installed."""
+        found = self.registry.resource(resource)
+        del self.registry.resources[found.group, found.version, found.plural]
+
     def silence_watches(self) -> None:
         """Open watches, and those to come, stay open and send nothing, not even their end."""
         self._application.faults.silent = True
+        self._application.faults.silenced += 1
         self._application.wake()
 
     def restore_watches(self) -> None:

@@ -49,7 +49,7 @@ def apply(
         raise _conflict(taken)
     shared = set().union(*others.values()) if others else set()
     result: Any = strategic(live, wanted)
-    for path in sorted(before - owned - shared, key=len, reverse=True):
+    for path in sorted(before - owned - shared, key=len):
         _remove(result, path)
     kept = [_without(e, set(taken)) for e in entries if _identity(e) != identity]
     mine = {
@@ -70,7 +70,15 @@ def _conflict(taken: Mapping[Path, str]) -> ApiError:
         {"reason": "FieldManagerConflict", "message": f'conflict with "{holder}"', "field": _shown(path)}
         for path, holder in sorted(taken.items())
     ]
-    listed = ", ".join(f"{cause['field']} ({cause['message']})" for cause in causes)
+    by_holder: dict[str, list[str]] = {}
+    for path, holder in sorted(taken.items()):
+        by_holder.setdefault(holder, []).append(_shown(path))
+    listed = "\n".join(
+        f'conflict with "{holder}": {fields[0]}'
+        if len(fields) == 1
+        else "\n- ".join((f'conflicts with "{holder}":', *fields))
+        for holder, fields in by_holder.items()
+    )
     word = "conflict" if len(causes) == 1 else "conflicts"
     message = f"Apply failed with {len(causes)} {word}: {listed}"
     return ApiError(409, "Conflict", message, {"causes": causes})

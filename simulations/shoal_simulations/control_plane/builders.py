@@ -69,7 +69,6 @@ def ready(is_ready: bool, since: str = EPOCH) -> dict[str, Any]:
         "type": "Ready",
         "status": "True" if is_ready else "False",
         "reason": "KubeletReady" if is_ready else "KubeletNotReady",
-        "message": "",
         "lastHeartbeatTime": since,
         "lastTransitionTime": since,
     }

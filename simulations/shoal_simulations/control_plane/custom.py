@@ -42,7 +42,7 @@ class Schema:
         body = {k: v for k, v in content.items() if k not in ("apiVersion", "kind", "metadata")}
         filled = _fill(self.root, copy.deepcopy(body)) if self.root else body
         for field, why in _faults(self.root, filled, ""):
-            raise invalid(self.kind, name, field, why)
+            raise invalid(self.kind, name, (field, why))
         head = {k: content[k] for k in ("apiVersion", "kind", "metadata")}
         return {**head, **filled}
 
@@ -69,7 +69,7 @@ def served(definition: Mapping[str, Any]) -> Iterator[tuple[Resource, Schema]]:
             categories=tuple(names.get("categories", ())),
         )
         root = (version.get("schema") or {}).get("openAPIV3Schema") or {}
-        yield resource, Schema(names["kind"], root)
+        yield resource, Schema(f"{names['kind']}.{spec['group']}", root)
 
 
 def established(definition: Mapping[str, Any], now: str) -> dict[str, Any]:

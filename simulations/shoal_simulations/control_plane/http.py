@@ -18,10 +18,18 @@ from urllib.parse import parse_qsl
 import msgspec
 import uvicorn
 
-from shoal_simulations.control_plane.failures import ApiError, bad_request
-from shoal_simulations.control_plane.lists import Selection, bookmark, event, line, version_of
+from shoal_simulations.control_plane.failures import PLAIN_TEXT, ApiError, bad_request
+from shoal_simulations.control_plane.lists import Selection, bookmark, check_options, event, line, version_of
 from shoal_simulations.control_plane.registry import Registry
-from shoal_simulations.control_plane.requests import Answer, Request, Target, answer, check_access, target_of
+from shoal_simulations.control_plane.requests import (
+    JSON_TYPE,
+    Answer,
+    Request,
+    Target,
+    answer,
+    check_access,
+    target_of,
+)
 from shoal_simulations.control_plane.store import ADDED
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -39,7 +47,8 @@ class Faults:
     delay_seconds: float = 0.0
     errors: list[tuple[int, str]] = field(default_factory=list)  # code, part of the paths that it hits
     denied: set[tuple[str, str]] = field(default_factory=set)  # verb, resource
-    silent: bool = False
+    silent: bool = False  # streams that begin now are dead
+    silenced: int = 0  # streams begun under a smaller number are dead
     gone_status: bool = False  # an old watch is answered 410 at once, not by an ERROR event
     ended: int = 0  # streams begun under a smaller number end
 
@@ -70,7 +79,9 @@ class Application:
                 return
             result = answer(self.registry, request, self.faults.denied)
         except ApiError as error:
-            result = Answer(error.code, msgspec.json.encode(error.status()))
+            plain = error.reason == PLAIN_TEXT
+            raw = error.message.encode() if plain else msgspec.json.encode(error.status())
+            result = Answer(error.code, raw, "text/plain" if plain else JSON_TYPE)
         await _reply(send, result)
 
     def wake(self) -> None:
@@ -111,6 +122,7 @@ class Application:
 
     def _stream(self, request: Request, target: Target) -> _Stream:
         query = request.query
+        check_options(query)
         names = dict(query)
         if target.name:
             names["fieldSelector"] = f"metadata.name={target.name}"
@@ -124,7 +136,8 @@ class Application:
             bookmarks=query.get("allowWatchBookmarks", "") in ("1", "true", "True"),
             interval=self.bookmark_seconds,
             until=time.monotonic() + seconds,
-            born=self.faults.ended,
+            born=(self.faults.ended, self.faults.silenced),
+            silent=self.faults.silent,
         )
 
 
@@ -140,7 +153,7 @@ class _Stream:
     bookmarks: bool
     interval: float
     until: float
-    born: int
+    born: tuple[int, int]
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     silent: bool = False
     failed: bool = False
@@ -153,10 +166,9 @@ class _Stream:
             ApiError: 410, when old watches are refused by status.
         """
         self.speak_at = time.monotonic() + self.interval
-        self.silent = self.faults.silent
         store, resource = self.registry.store, self.selection.resource
         if self.version and not self.initial:
-            return self.more()
+            return self.more(going_on=False)
         with store.lock:
             self.version = store.revision
             found = [stored for key, stored in store.items(resource) if self.selection.holds(key, stored)]
@@ -165,16 +177,17 @@ class _Stream:
             lines.append(bookmark(resource, self.version, initial_end=True))
         return lines
 
-    def more(self) -> list[bytes]:
+    def more(self, *, going_on: bool = True) -> list[bytes]:
         """Events since the last call; a bookmark when one is due; an ERROR when the version is gone."""
         self.woken.clear()
-        self.silent = self.silent or self.faults.silent
+        self.silent = self.silent or self.born[1] < self.faults.silenced
         if self.silent:
             return []
         store, resource = self.registry.store, self.selection.resource
         try:
             with store.lock:
-                changes, version = store.changes(resource, self.version), store.revision
+                changes = store.changes(resource, self.version, going_on=going_on)
+                version = store.revision
         except ApiError as error:
             if self.faults.gone_status:
                 raise
@@ -192,7 +205,7 @@ class _Stream:
     def over(self) -> bool:
         """Whether the stream ends in good order; a silent one never does."""
         out_of_time = time.monotonic() >= self.until
-        return not self.silent and (self.failed or out_of_time or self.born < self.faults.ended)
+        return not self.silent and (self.failed or out_of_time or self.born[0] < self.faults.ended)
 
     async def wait(self) -> None:
         """Sleep until there may be something to say."""
@@ -202,7 +215,7 @@ class _Stream:
             await asyncio.wait_for(self.woken.wait(), seconds)
 
 
-JSON_HEADERS = [(b"content-type", b"application/json")]
+JSON_HEADERS = [(b"content-type", JSON_TYPE.encode())]
 
 
 async def _read(scope: Mapping[str, Any], receive: Receive) -> Request:
@@ -223,7 +236,8 @@ async def _read(scope: Mapping[str, Any], receive: Receive) -> Request:
 
 
 async def _reply(send: Send, result: Answer) -> None:
-    headers = [*JSON_HEADERS, (b"content-length", str(len(result.raw)).encode())]
+    kind, size = result.content_type, len(result.raw)
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(size).encode())]
     await send({"type": "http.response.start", "status": result.code, "headers": headers})
     await send({"type": "http.response.body", "body": result.raw})
 

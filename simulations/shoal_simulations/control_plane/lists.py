@@ -59,9 +59,8 @@ def version_of(query: Mapping[str, str]) -> int:
     """
     text = query.get("resourceVersion", "")
     if text and not text.isdigit():
-        raise invalid(
-            "ListOptions", "", "resourceVersion", f'Invalid value: "{text}": invalid resource version'
-        )
+        why = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise bad_request(f"invalid resource version: {why}")
     return int(text or 0)
 
 
@@ -71,7 +70,7 @@ def page(store: Store, selection: Selection, query: Mapping[str, str]) -> bytes:
     Raises:
         ApiError: 400, 410 (the continue token is too old) or 504 (a version of the future).
     """
-    limit = int(query.get("limit") or 0)
+    limit = _limit(query)
     token, start, exact = query.get("continue", ""), None, None
     asked = version_of(query)
     if token:
@@ -95,9 +94,18 @@ def page(store: Store, selection: Selection, query: Mapping[str, str]) -> bytes:
     metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
     if more:
         metadata["continue"] = _write_token(revision, kept[-1][0])
-        if not selection.filtered and not selection.namespace:
-            metadata["remainingItemCount"] = len(items) - len(kept)
+        if not selection.filtered:
+            rest = items[bisect_right(items, kept[-1][0], key=lambda item: item[0]) :]
+            metadata["remainingItemCount"] = sum(selection.holds(*item) for item in rest)
     return list_bytes(selection.resource, metadata, [stored for _, stored in kept])
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    """The size of a page; 0 is all. A list at version 0 comes from the watch cache, which knows no pages."""
+    text = query.get("limit") or "0"
+    if not text.isdigit():
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    return 0 if query.get("resourceVersion") == "0" and not query.get("continue") else int(text)
 
 
 def list_bytes(resource: Resource, metadata: Mapping[str, str | int], items: list[Stored]) -> bytes:
@@ -115,6 +123,17 @@ def _past(store: Store, selection: Selection, revision: int) -> list[tuple[Key, 
         return store.items_at(selection.resource, revision)
     except ApiError as error:
         raise expired(TOO_OLD_CONTINUE) from error
+
+
+def check_options(query: Mapping[str, str]) -> None:
+    """Refuse initial events without the match that they need.
+
+    Raises:
+        ApiError: 422.
+    """
+    if query.get("sendInitialEvents") and query.get("resourceVersionMatch") != "NotOlderThan":
+        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        raise invalid("ListOptions.meta.k8s.io", "", ("resourceVersionMatch", why))
 
 
 def too_large(asked: int, current: int) -> ApiError:
@@ -135,7 +154,7 @@ def _read_token(token: str) -> tuple[int, Key]:
         namespace, _, name = body["start"].rpartition("/")
         return int(body["rv"]), (namespace, name)
     except (binascii.Error, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-        raise bad_request(f"continue key is not valid: {error}") from error
+        raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error
 
 
 def event(selection: Selection, change: Change) -> bytes | None:

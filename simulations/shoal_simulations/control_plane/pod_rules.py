@@ -8,6 +8,7 @@ pkg/registry/core/pod/strategy.go, the admission plugins Priority, DefaultTolera
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -17,7 +18,7 @@ from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
 from shoal_common.pods import PodRecord
 from shoal_common.quantity import parse_quantity
-from shoal_simulations.control_plane.failures import ApiError, forbidden, invalid
+from shoal_simulations.control_plane.failures import forbidden, invalid
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 CONTAINER_LISTS = ("containers", "initContainers")
@@ -41,7 +42,7 @@ def record(pod: Mapping[str, Any]) -> PodRecord:
         return read_pod(Field("pod", "", pod))
     except InputError as error:
         name = str(pod.get("metadata", {}).get("name", ""))
-        raise invalid("Pod", name, error.field, f"{error.problem}; {error.remedy}") from error
+        raise invalid("Pod", name, (error.field, f"{error.problem}; {error.remedy}")) from error
 
 
 def complete(pod: dict[str, Any], priorities: Mapping[str, int], now: str) -> dict[str, Any]:
@@ -57,7 +58,6 @@ def complete(pod: dict[str, Any], priorities: Mapping[str, int], now: str) -> di
         ("dnsPolicy", "ClusterFirst"),
         ("schedulerName", "default-scheduler"),
         ("terminationGracePeriodSeconds", 30),
-        ("serviceAccountName", "default"),
         ("enableServiceLinks", True),
         ("securityContext", {}),
     ):
@@ -125,20 +125,19 @@ def validate(pod: Mapping[str, Any]) -> None:
     """
     name, spec = str(pod["metadata"].get("name", "")), pod["spec"]
     if not spec.get("containers"):
-        raise invalid("Pod", name, "spec.containers", "Required value")
+        raise invalid("Pod", name, ("spec.containers", "Required value"))
     if spec.get("nodeName") and spec.get("schedulingGates"):
         raise invalid(
             "Pod",
             name,
-            "spec.nodeName",
-            "Forbidden: cannot be set until all schedulingGates have been cleared",
+            ("spec.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"),
         )
     for key in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(key) or ()):
             path = f"spec.{key}[{index}]"
             for required in ("name", "image"):
                 if not container.get(required):
-                    raise invalid("Pod", name, f"{path}.{required}", "Required value")
+                    raise invalid("Pod", name, (f"{path}.{required}", "Required value"))
             _validate_resources(name, path, container.get("resources") or {})
 
 
@@ -149,10 +148,10 @@ def _validate_resources(pod: str, path: str, resources: Mapping[str, Any]) -> No
             try:
                 amount = parse_quantity(text)
             except ValueError as error:
-                raise invalid("Pod", pod, where, f"Invalid value: {text!r}: {error}") from error
+                raise invalid("Pod", pod, (where, f"Invalid value: {text!r}: {error}")) from error
             if amount < 0:
                 raise invalid(
-                    "Pod", pod, where, f"Invalid value: {text!r}: must be greater than or equal to 0"
+                    "Pod", pod, (where, f"Invalid value: {text!r}: must be greater than or equal to 0")
                 )
     limits, requests = quantities(resources, "limits"), quantities(resources, "requests")
     for resource, request in requests.items():
@@ -161,13 +160,17 @@ def _validate_resources(pod: str, path: str, resources: Mapping[str, Any]) -> No
         if extended and limit is None:
             limits_path = f"{path}.resources.limits"
             raise invalid(
-                "Pod", pod, limits_path, "Required value: Limit must be set for non overcommitable resources"
+                "Pod",
+                pod,
+                (limits_path, "Required value: Limit must be set for non overcommitable resources"),
             )
         rule = "" if limit is None or request <= limit else "less than or equal to"
         rule = "equal to" if extended and request != limit else rule
         if rule:
-            asked = resources["requests"][resource]
-            raise invalid("Pod", pod, where, f'Invalid value: "{asked}": must be {rule} {resource} limit')
+            asked, of = resources["requests"][resource], f" of {resources['limits'][resource]}"
+            raise invalid(
+                "Pod", pod, (where, f'Invalid value: "{asked}": must be {rule} {resource} limit{of}')
+            )
 
 
 def quantities(resources: Mapping[str, Any], side: str) -> dict[str, Fraction]:
@@ -183,20 +186,18 @@ def validate_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """
     name = str(new["metadata"]["name"])
     gated = bool(old["spec"].get("schedulingGates"))
-    gates_before, gates_after = (
-        {gate["name"] for gate in pod["spec"].get("schedulingGates") or ()} for pod in (old, new)
-    )
-    if gates_after - gates_before:
-        added = min(gates_after - gates_before)
-        why = f"Forbidden: only deletion is allowed, but found new scheduling gate '{added}'"
-        raise invalid("Pod", name, "spec.schedulingGates", why)
+    known = {gate["name"] for gate in old["spec"].get("schedulingGates") or ()}
+    for index, gate in enumerate(new["spec"].get("schedulingGates") or ()):
+        if gate["name"] not in known:
+            why = f"Forbidden: only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+            raise invalid("Pod", name, (f"spec.schedulingGates[{index}].name", why))
     if gated:
         _validate_gated_update(name, old["spec"], new["spec"])
     if _fixed(old["spec"], gated) != _fixed(new["spec"], gated):
-        raise invalid("Pod", name, "spec", UPDATE_RULE)
+        raise invalid("Pod", name, ("spec", UPDATE_RULE))
     kept = new["spec"].get("tolerations") or ()
     if any(toleration not in kept for toleration in old["spec"].get("tolerations") or ()):
-        raise invalid("Pod", name, "spec.tolerations", "Forbidden: existing toleration can not be modified")
+        raise invalid("Pod", name, ("spec.tolerations", "Forbidden: existing toleration can not be modified"))
 
 
 def _fixed(spec: Mapping[str, Any], gated: bool) -> dict[str, Any]:
@@ -214,8 +215,10 @@ def _validate_gated_update(name: str, old: Mapping[str, Any], new: Mapping[str, 
     """A gated pod may only become pickier about its node (KEP-3838)."""
     before, after = old.get("nodeSelector") or {}, new.get("nodeSelector") or {}
     if any(after.get(key) != value for key, value in before.items()):
-        why = "Invalid value: only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-        raise invalid("Pod", name, "spec.nodeSelector", why)
+        shown = json.dumps(after, separators=(",", ":"), sort_keys=True)
+        rule = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        why = f"Invalid value: {shown}: {rule}"
+        raise invalid("Pod", name, ("spec.nodeSelector", why))
     old_terms, new_terms = _terms(old), _terms(new)
     if old_terms is None:
         return
@@ -224,14 +227,13 @@ def _validate_gated_update(name: str, old: Mapping[str, Any], new: Mapping[str, 
         raise invalid(
             "Pod",
             name,
-            path,
-            "Invalid value: no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+            (path, "Invalid value: no additions/deletions to non-empty NodeSelectorTerms list are allowed"),
         )
     for was, now in zip(old_terms, new_terms, strict=True):
         for key in ("matchExpressions", "matchFields"):
             if any(line not in (now.get(key) or ()) for line in was.get(key) or ()):
                 why = "Invalid value: only additions are allowed (no mutations or deletions)"
-                raise invalid("Pod", name, f"{path}.{key}", why)
+                raise invalid("Pod", name, (f"{path}.{key}", why))
 
 
 def _terms(spec: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -264,8 +266,8 @@ def resized(
     validate(pod)
     before, after = record(old), record(pod)
     if before.qos != after.qos:
-        why = f'Invalid value: "{after.qos}": Pod QOS Class may not change as a result of resizing'
-        raise ApiError(422, "Invalid", f'Pod "{name}" is invalid: spec: {why}')
+        why = f'Invalid value: "{before.qos}": Pod QOS Class may not change as a result of resizing'
+        raise invalid("Pod", name, ("spec", why))
     for resource, text in (allocatable or {}).items():
         if resource in ("cpu", "memory"):
             _within_node(name, resource, after.requests.get(resource, 0), text)
@@ -273,19 +275,24 @@ def resized(
 
 
 def _validate_resize(pod: str, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    for side in ("limits", "requests"):
-        before, after = quantities(old, side), quantities(new, side)
+    sides = {side: (quantities(old, side), quantities(new, side)) for side in ("requests", "limits")}
+    removed = [
+        (f"{path}.{side}", f"Forbidden: resource {side} cannot be removed")
+        for side, (before, after) in sides.items()
+        if any(name in ("cpu", "memory") for name in set(before) - set(after))
+    ]
+    if removed:
+        raise invalid("Pod", pod, *removed)
+    for before, after in sides.values():
         if any(before.get(r) != after.get(r) for r in {*before, *after} if r not in ("cpu", "memory")):
-            raise invalid(
-                "Pod", pod, f"{path}.{side}", "Forbidden: only cpu and memory resources are mutable"
-            )
-        if set(before) - set(after):
-            raise invalid("Pod", pod, f"{path}.{side}", f"Forbidden: resource {side} cannot be removed")
+            raise invalid("Pod", pod, ("spec", "Forbidden: only cpu and memory resources are mutable"))
 
 
 def _within_node(pod: str, resource: str, request: int, allocatable: str) -> None:
     room = parse_quantity(allocatable) * (1000 if resource == "cpu" else 1)
     if request > room:
-        why = f"Node didn't have enough allocatable resources: {resource}"
+        why = f"node didn't have enough allocatable resources: {resource}"
         why += f", requested: {request}, allocatable: {int(room)}"
-        raise forbidden("pods", pod, why)
+        refused = forbidden("pods", pod, why)
+        refused.details["causes"] = [{"reason": "NodeCapacity"}]
+        raise refused

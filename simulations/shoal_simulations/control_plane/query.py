@@ -18,7 +18,7 @@ from shoal_simulations.control_plane.resources import Resource
 Test = Callable[[Mapping[str, Any]], bool]
 
 SET = re.compile(r"(\S+)\s+(in|notin)\s+\(([^)]*)\)")
-PAIR = re.compile(r"([^\s=!<>]+)\s*(==|=|!=|>|<)\s*(\S*)")
+PAIR = re.compile(r"([^\s=!<>]+)\s*(==|=|!=|>|<)\s*([^\s=!<>]*)")
 KEY = re.compile(r"(!?)\s*([^\s=!<>(),]+)")
 COMMA = re.compile(r",(?![^(]*\))")
 

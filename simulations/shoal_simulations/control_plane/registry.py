@@ -31,6 +31,7 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 CONDITIONAL = ("leases.coordination.k8s.io",)
 """Built-in kinds that, as custom ones, are only replaced by whoever names the version that he read."""
 
+TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 SERVER_METADATA = (
     "uid",
     "creationTimestamp",
@@ -91,7 +92,7 @@ class Registry:
         if resource.status and resource.qualified != "nodes":
             new.pop("status", None)
         with self.store.lock:
-            new = self._prepared(resource, new)
+            new = in_order(resource, self._prepared(resource, new))
             key = (namespace, new["metadata"]["name"])
             if dry_run:
                 return Stored(new, msgspec.json.encode(new))
@@ -140,9 +141,10 @@ class Registry:
             old = self.store.get(resource, key)
             check_preconditions(resource, old.content["metadata"], options.get("preconditions") or {})
             grace = _grace(resource, old.content, options)
-            if not grace and not old.content["metadata"].get("finalizers"):
-                return self._remove(resource, key)
             metadata = dict(old.content["metadata"])
+            if not grace and not metadata.get("finalizers"):
+                removed = self._remove(resource, key)
+                return _as_deleted(removed, self.now()) if resource.qualified == "pods" else removed
             if "deletionTimestamp" in metadata:
                 grace = min(grace, metadata["deletionGracePeriodSeconds"])
                 if grace == metadata["deletionGracePeriodSeconds"]:
@@ -177,32 +179,41 @@ class Registry:
             metadata["name"] = metadata["generateName"] + "".join(SUFFIX[b % len(SUFFIX)] for b in random)
         if not metadata.get("name"):
             why = "Required value: name or generateName is required"
-            raise invalid(resource.kind, "", "metadata.name", why)
+            raise invalid(resource.kind, "", ("metadata.name", why))
         for server_set in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(server_set, None)
         body = {
             k: copy.deepcopy(v) for k, v in content.items() if k not in ("apiVersion", "kind", "metadata")
         }
-        return {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": copy.deepcopy(metadata),
-            **body,
-        }
+        return in_order(resource, {"metadata": copy.deepcopy(metadata), **body})
 
     def _prepared(self, resource: Resource, new: dict[str, Any]) -> dict[str, Any]:
         if resource.qualified == "pods":
             new = admission.limit_range(self.store, self.resource("limitranges"), new)
             new = pod_rules.complete(new, self._priorities(), self.now())
+            new["metadata"] = self.with_topology(new["metadata"], new["spec"].get("nodeName", ""))
             admission.check_quota(
                 self.store, self.resource("resourcequotas"), self.resource("pods"), new, None
             )
         if resource.kind == "Namespace":
             new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
-            new["status"] = {"phase": "Active"}
+            new |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         if resource.qualified in self.schemas:
             new = self.schemas[resource.qualified].admit(new)
         return new
+
+    def with_topology(self, metadata: Content, node: str) -> dict[str, Any]:
+        """A pod's metadata with the zone and region of the node that it is bound to, where known."""
+        found = self._node(node)
+        labels = found["metadata"].get("labels") or {} if found else {}
+        copied = {name: labels[name] for name in TOPOLOGY if name in labels}
+        return {**metadata, **({"labels": {**(metadata.get("labels") or {}), **copied}} if copied else {})}
+
+    def _node(self, name: str) -> Content | None:
+        try:
+            return self.store.get(self.resource("nodes"), ("", name)).content
+        except ApiError:
+            return None
 
     def _priorities(self) -> dict[str, int]:
         classes = self.store.items(self.resource("priorityclasses"))
@@ -222,9 +233,10 @@ class Registry:
         metadata = dict(new.get("metadata") or {})
         check_version(resource, old["metadata"], metadata)
         kept = {name: old["metadata"][name] for name in SERVER_METADATA if name in old["metadata"]}
+        kept |= {name: old["metadata"][name] for name in ("name", "namespace") if name in old["metadata"]}
         metadata = {k: v for k, v in metadata.items() if k not in SERVER_METADATA} | kept
-        new = {**new, "apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-        new = self._of_subresource(resource, old, new, subresource)
+        new = self._of_subresource(resource, old, {**new, "metadata": metadata}, subresource)
+        new = in_order(resource, new)
         if resource.generation and _spec(old) != _spec(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return new
@@ -251,21 +263,13 @@ class Registry:
             new |= {"status": old["status"]} if "status" in old else {}
             if resource.qualified == "pods":
                 pod_rules.validate_update(old, new)
-                new = _ungated(old, new)
         if resource.qualified in self.schemas:
             new = self.schemas[resource.qualified].admit(new)
         return new
 
     def _allocatable(self, pod: Content) -> Mapping[str, Any] | None:
-        name = pod["spec"].get("nodeName")
-        if not name:
-            return None
-        try:
-            node = self.store.get(self.resource("nodes"), ("", name))
-        except ApiError:
-            return None
-        allocatable: Mapping[str, Any] = node.content.get("status", {}).get("allocatable") or {}
-        return allocatable
+        node = self._node(pod["spec"].get("nodeName", ""))
+        return None if node is None else (node.get("status", {}).get("allocatable") or {})
 
     def _remove(self, resource: Resource, key: Key) -> Stored:
         if resource.kind == "Namespace":
@@ -295,7 +299,7 @@ def check_version(resource: Resource, old: Content, new: Content) -> None:
     version = new.get("resourceVersion")
     if not version and (resource.custom or resource.qualified in CONDITIONAL):
         why = "Invalid value: 0: must be specified for an update"
-        raise invalid(resource.kind, name, "metadata.resourceVersion", why)
+        raise invalid(resource.qualified, name, ("metadata.resourceVersion", why))
     if version and version != old["resourceVersion"]:
         raise conflict(resource.qualified, name)
     if new.get("uid") and new["uid"] != old["uid"]:
@@ -347,6 +351,26 @@ def _is_over(metadata: Content) -> bool:
     return "deletionTimestamp" in metadata and not held
 
 
+def in_order(resource: Resource, content: Content) -> dict[str, Any]:
+    """The object with its kind first and without what the API leaves out when it is empty."""
+    metadata = {k: v for k, v in content["metadata"].items() if v not in ({}, [], None, "")}
+    rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind", "metadata")}
+    if resource.qualified == "pods":
+        spec = rest.get("spec", {})
+        rest["spec"] = {k: v for k, v in spec.items() if v not in ({}, [], None) or k == "securityContext"}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **rest}
+
+
+def _as_deleted(removed: Stored, now: str) -> Stored:
+    """A pod as its deletion answers: marked, without grace."""
+    metadata = dict(removed.content["metadata"])
+    if "deletionTimestamp" not in metadata:
+        metadata["generation"] = metadata.get("generation", 0) + 1
+    metadata = {"deletionTimestamp": now, **metadata, "deletionGracePeriodSeconds": 0}
+    content = {**removed.content, "metadata": metadata}
+    return Stored(content, msgspec.json.encode(content))
+
+
 def _grace(resource: Resource, content: Content, options: Content) -> int:
     """Seconds that a deletion waits for the kubelet: none for pods that never ran or are done."""
     spec, phase = content.get("spec", {}), content.get("status", {}).get("phase")
@@ -354,12 +378,3 @@ def _grace(resource: Resource, content: Content, options: Content) -> int:
         return 0
     asked = options.get("gracePeriodSeconds")
     return int(spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked)
-
-
-def _ungated(old: Content, new: dict[str, Any]) -> dict[str, Any]:
-    """The condition about gates goes with the last gate."""
-    if not old["spec"].get("schedulingGates") or new["spec"].get("schedulingGates"):
-        return new
-    status = dict(new.get("status", {}))
-    status["conditions"] = [c for c in status.get("conditions", ()) if c.get("reason") != "SchedulingGated"]
-    return {**new, "status": status}

@@ -14,13 +14,23 @@ import msgspec
 
 from shoal_simulations.control_plane import discovery, subresources
 from shoal_simulations.control_plane.apply import apply
-from shoal_simulations.control_plane.failures import ApiError, bad_request, not_found
-from shoal_simulations.control_plane.lists import Selection, page
+from shoal_simulations.control_plane.failures import (
+    ApiError,
+    about,
+    bad_request,
+    invalid,
+    no_group,
+    no_method,
+    no_resource,
+    not_found,
+)
+from shoal_simulations.control_plane.lists import Selection, list_bytes, page
 from shoal_simulations.control_plane.patches import json_patch, merge, strategic
 from shoal_simulations.control_plane.registry import Registry
 from shoal_simulations.control_plane.resources import Resource
 from shoal_simulations.control_plane.store import Key, Stored
 
+JSON_TYPE = "application/json"
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 STRATEGIC_PATCH, APPLY_PATCH = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
 ACTS: dict[str, Callable[[Registry, Key, Mapping[str, Any]], dict[str, Any]]] = {
@@ -81,10 +91,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status code and JSON."""
+    """Status code and body."""
 
     code: int
     raw: bytes
+    content_type: str = JSON_TYPE
 
 
 def target_of(registry: Registry, path: str) -> Target:
@@ -103,11 +114,11 @@ def target_of(registry: Registry, path: str) -> Target:
     elif len(rest) == 3 and rest[0] == "namespaces" and rest[2] == "bindings":
         return Target(registry.resource("pods"), rest[1], "", "binding")
     resource = registry.resources.get((group, version, rest[0] if rest else ""))
-    if parts[0] not in ("api", "apis") or resource is None or len(rest) > 3:
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+    if not any((group, version) == known[:2] for known in registry.resources):
+        raise no_group()
     name, subresource = (*rest[1:], "", "")[:2]
-    if subresource and subresource not in resource.subresources:
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+    if resource is None or len(rest) > 3 or (subresource and subresource not in resource.subresources):
+        raise no_resource()
     return Target(resource, namespace, name, subresource)
 
 
@@ -145,13 +156,7 @@ def _object(registry: Registry, request: Request, target: Target) -> Answer:
             return _patch(registry, request, target)
         case "DELETE":
             return _delete(registry, request, target)
-    raise _no_method()
-
-
-def _no_method() -> ApiError:
-    return ApiError(
-        405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
-    )
+    raise no_method()
 
 
 def _read(registry: Registry, request: Request, target: Target) -> bytes:
@@ -181,7 +186,7 @@ def _json(code: int, content: Any) -> Answer:
 
 def _act(registry: Registry, request: Request, target: Target) -> Answer:
     if request.method != "POST":
-        raise _no_method()
+        raise no_method()
     content = request.content()
     name = target.name or (content.get("metadata") or {}).get("name", "")
     return _json(201, ACTS[target.subresource](registry, (target.namespace, name), content))
@@ -242,9 +247,8 @@ def _patched(request: Request, resource: Resource, content: Mapping[str, Any]) -
 def _apply(registry: Registry, request: Request, target: Target) -> Answer:
     wanted, manager = request.content(), request.query.get("fieldManager", "")
     if not manager:
-        raise bad_request(
-            "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
-        )
+        why = "Required value: is required for apply patch"
+        raise invalid("PatchOptions.meta.k8s.io", "", ("fieldManager", why))
     if not isinstance(wanted, Mapping) or not all(key in wanted for key in ("apiVersion", "kind")):
         raise bad_request("invalid object type: apiVersion and kind must be set")
     force = request.query.get("force", "") == "true"
@@ -277,24 +281,18 @@ def _delete(registry: Registry, request: Request, target: Target) -> Answer:
         options["gracePeriodSeconds"] = int(request.query["gracePeriodSeconds"])
     if not target.name:
         selection = Selection.of(target.resource, target.namespace, request.query)
-        found = [k for k, stored in registry.store.items(target.resource) if selection.holds(k, stored)]
-        for key in found:
-            registry.delete(target.resource, key, options)
-        return _json(200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+        items = registry.store.items(target.resource)
+        gone = [registry.delete(target.resource, key, options) for key, s in items if selection.holds(key, s)]
+        metadata = {"resourceVersion": str(registry.store.revision)}
+        return Answer(200, list_bytes(target.resource, metadata, gone))
     if target.subresource:
         raise not_found(target.resource.qualified, target.name)
     if request.dry_run:
         return Answer(200, registry.store.get(target.resource, target.key).raw)
     stored = registry.delete(target.resource, target.key, options)
-    gone = stored.content["metadata"].get("deletionTimestamp") is None
-    if gone and target.resource.qualified != "pods":
-        details = {
-            "name": target.name,
-            "kind": target.resource.plural,
-            "uid": stored.content["metadata"]["uid"],
-        }
-        if target.resource.group:
-            details["group"] = target.resource.group
+    held = stored.content["metadata"].get("finalizers")
+    if not held and target.resource.qualified != "pods":
+        details = about(target.resource.qualified, target.name) | {"uid": stored.content["metadata"]["uid"]}
         status = {
             "kind": "Status",
             "apiVersion": "v1",

@@ -49,7 +49,14 @@ class _Collection:
     objects: dict[Key, Stored] = field(default_factory=dict)
     order: list[Key] | None = None  # sorted keys, until one is added or removed
     history: list[Change] = field(default_factory=list)
-    floor: int = 0  # changes up to here are gone
+    floor: int = 0  # who begins below this version is refused
+    lost: int = 0  # the last change that is gone
+
+    def forget(self, count: int) -> None:
+        """Drop the oldest changes."""
+        if count:
+            self.lost = self.history[count - 1].revision
+            del self.history[:count]
 
 
 class Store:
@@ -127,15 +134,15 @@ class Store:
                 past[change.key] = change.previous
         return sorted(past.items())
 
-    def changes(self, resource: Resource, after: int) -> list[Change]:
-        """Changes of a resource behind a version, oldest first.
+    def changes(self, resource: Resource, after: int, *, going_on: bool = False) -> list[Change]:
+        """Changes of a resource behind a version, oldest first; an open stream may miss the version itself.
 
         Raises:
             ApiError: 410, some of them are compacted.
         """
         with self.lock:
             collection = self._of(resource)
-            if after < collection.floor:
+            if after < (collection.lost if going_on else collection.floor):
                 raise expired(f"too old resource version: {after} ({collection.floor})")
             start = bisect_right(collection.history, after, key=lambda change: change.revision)
             return collection.history[start:]
@@ -145,7 +152,7 @@ class Store:
         with self.lock:
             self.revision += 1
             for collection in self._collections.values():
-                collection.history.clear()
+                collection.forget(len(collection.history))
                 collection.floor = self.revision
             self._notify()
 
@@ -170,8 +177,8 @@ class Store:
             collection.objects[key] = stored
         collection.history.append(Change(self.revision, kind, key, stored, previous))
         if len(collection.history) > HISTORY:
-            collection.floor = collection.history[HISTORY // 2 - 1].revision
-            del collection.history[: HISTORY // 2]
+            collection.forget(HISTORY // 2)
+            collection.floor = collection.lost
         self._notify()
         return stored
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shoal_simulations.control_plane.failures import ApiError, bad_request, conflict
+from shoal_simulations.control_plane.failures import ApiError, bad_request, conflict, invalid
 from shoal_simulations.control_plane.query import label_test
 from shoal_simulations.control_plane.registry import Registry
 from shoal_simulations.control_plane.resources import Resource
@@ -19,16 +19,14 @@ from shoal_simulations.control_plane.store import Key
 Content = Mapping[str, Any]
 
 
-def created(name: str, kind: str) -> dict[str, Any]:
-    """The Status that a successful act answers."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "code": 201,
-        "details": {"name": name, "kind": kind},
-    }
+CREATED = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Success",
+    "code": 201,
+}
+"""The Status that a successful act answers."""
 
 
 def with_condition(status: Content, condition: Content) -> dict[str, Any]:
@@ -58,13 +56,13 @@ def bind(registry: Registry, key: Key, binding: Content) -> dict[str, Any]:
         scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
         conditions = {**scheduled, "lastTransitionTime": registry.now()}
         spec = {**pod["spec"], "nodeName": target}
-        metadata = dict(pod["metadata"])
+        metadata = registry.with_topology(pod["metadata"], target)
         added = (binding.get("metadata") or {}).get("annotations")
         if added:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}
         status = with_condition(pod["status"], conditions)
         registry.store.replace(pods, key, {**pod, "metadata": metadata, "spec": spec, "status": status})
-    return created(key[1], "pods/binding")
+    return dict(CREATED)
 
 
 def _check_bindable(pod: Content, binding: Content) -> None:
@@ -108,7 +106,7 @@ def evict(registry: Registry, key: Key, eviction: Content) -> dict[str, Any]:
                 {**pod, "metadata": dict(pod["metadata"]), "status": with_condition(pod["status"], evicted)},
             )
             registry.delete(pods, key, options)
-    return created(key[1], "pods/eviction")
+    return dict(CREATED)
 
 
 def _spend_budget(registry: Registry, pod: Content) -> None:
@@ -205,11 +203,12 @@ def rescaled(content: Content, scale: Content) -> dict[str, Any]:
     """A workload with the replicas of a Scale object.
 
     Raises:
-        ApiError: 400, the count is no whole number from 0.
+        ApiError: 422, the count is no whole number from 0.
     """
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-        raise bad_request(f"spec.replicas: Invalid value: {replicas!r}: must be greater than or equal to 0")
+        why = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        raise invalid("Scale.autoscaling", content["metadata"]["name"], ("spec.replicas", why))
     version = (scale.get("metadata") or {}).get("resourceVersion", content["metadata"]["resourceVersion"])
     metadata = {**content["metadata"], "resourceVersion": version}
     return {**content, "metadata": metadata, "spec": {**content.get("spec", {}), "replicas": replicas}}
