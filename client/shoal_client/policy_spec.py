@@ -55,13 +55,13 @@ def _rules(*rules: dict[str, JsonValue]) -> ConfigDict:
     return ConfigDict(json_schema_extra={RULES: list(rules)})
 
 
-class _Model(BaseModel):
+class ApiModel(BaseModel):
     """camelCase outside, frozen inside; unknown fields are those of a newer version and are left alone."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, validate_by_name=True)
 
 
-class PolicyRef(_Model):
+class PolicyRef(ApiModel):
     """Which policy artifact may serve. Without it, whichever the client has loaded."""
 
     name: str = Field(default="", max_length=253, description="Name of the artifact, for people.")
@@ -73,7 +73,7 @@ class PolicyRef(_Model):
     )
 
 
-class Targets(_Model):
+class Targets(ApiModel):
     """Where the objectives adapt by themselves. What is not given is not adapted to."""
 
     sla_violations: Ratio | None = Field(
@@ -84,7 +84,7 @@ class Targets(_Model):
     )
 
 
-class Objectives(_Model):
+class Objectives(ApiModel):
     """Weights of the four terms of the reward; they count relative to their sum."""
 
     model_config = _rules(
@@ -116,7 +116,7 @@ class Objectives(_Model):
         )
 
 
-class LabelExpression(_Model):
+class LabelExpression(ApiModel):
     """One line of a label selector."""
 
     key: str = Field(min_length=1, max_length=317)
@@ -124,14 +124,14 @@ class LabelExpression(_Model):
     values: tuple[str, ...] = Field(default=(), max_length=64)
 
 
-class Selector(_Model):
+class Selector(ApiModel):
     """A Kubernetes label selector. Every line must hold; an empty one selects everything."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelExpression, ...] = Field(default=(), max_length=64)
 
 
-class PodSelection(_Model):
+class PodSelection(ApiModel):
     """Which pods a policy is for: those that pass every selector that is given."""
 
     pod_selector: Selector | None = None
@@ -143,7 +143,7 @@ class PodSelection(_Model):
     )
 
 
-class QuotaAction(_Model):
+class QuotaAction(ApiModel):
     """Bounds of changing one resource's requests (and limits) before a pod is scheduled."""
 
     enabled: bool = False
@@ -154,7 +154,7 @@ class QuotaAction(_Model):
     )
 
 
-class AcceleratorAction(_Model):
+class AcceleratorAction(ApiModel):
     """Bounds of changing the MIG layout of idle GPUs."""
 
     enabled: bool = False
@@ -162,7 +162,7 @@ class AcceleratorAction(_Model):
     rest_seconds: int = Field(default=600, ge=0, le=86400, description="Between two layout changes.")
 
 
-class ReplicasAction(_Model):
+class ReplicasAction(ApiModel):
     """Bounds of scaling labelled workloads, once each frame."""
 
     model_config = _rules(_rule("self.lowest <= self.highest", "lowest may not exceed highest"))
@@ -181,7 +181,7 @@ class ReplicasAction(_Model):
         return self
 
 
-class RoutesAction(_Model):
+class RoutesAction(ApiModel):
     """Bounds of moving HTTPRoute backend weights, once each slot."""
 
     enabled: bool = False
@@ -190,7 +190,7 @@ class RoutesAction(_Model):
     slot_seconds: int = Field(default=10, ge=1, le=600)
 
 
-class MigrationAction(_Model):
+class MigrationAction(ApiModel):
     """Bounds of evicting pods of low priority from hot or fragmented nodes."""
 
     enabled: bool = False
@@ -203,7 +203,7 @@ class MigrationAction(_Model):
     )
 
 
-class Actions(_Model):
+class Actions(ApiModel):
     """What Shoal may do beyond scoring. All off by default."""
 
     cpu_quota: QuotaAction = QuotaAction()
@@ -214,7 +214,7 @@ class Actions(_Model):
     migration: MigrationAction = MigrationAction()
 
 
-class PrivacyBudget(_Model):
+class PrivacyBudget(ApiModel):
     """The most that this cluster gives away; of several policies the strictest holds.
 
     The noise itself is set where the federation is configured; beyond this bound the client keeps serving and
@@ -236,7 +236,7 @@ class PrivacyBudget(_Model):
     unit: Literal["transition"] = Field(default="transition", description="The record protected.")
 
 
-class Fallback(_Model):
+class Fallback(ApiModel):
     """When an answer is neutral instead of the policy's."""
 
     timeout_ms: int = Field(
@@ -253,7 +253,7 @@ class Fallback(_Model):
     )
 
 
-class Exploration(_Model):
+class Exploration(ApiModel):
     """Deliberate variation among good nodes, which makes experience worth learning from."""
 
     epsilon: float = Field(
@@ -264,7 +264,7 @@ class Exploration(_Model):
     )
 
 
-class Drift(_Model):
+class Drift(ApiModel):
     """When inputs are too far from what the policy was trained on."""
 
     max_clipped_ratio: Ratio = Field(
@@ -280,7 +280,7 @@ class Drift(_Model):
     window_decisions: int = Field(default=1000, ge=100, le=100000)
 
 
-class Guardrails(_Model):
+class Guardrails(ApiModel):
     """When a policy is rolled back to Shadow by itself.
 
     A figure of served pods must be more than this many times the shadow baseline's, on at least `minPods`
@@ -299,13 +299,17 @@ class Guardrails(_Model):
     sla_violations: Multiple = Field(default=2.0, description="Share of ended pods over their SLA.")
 
 
-class SchedulingPolicySpec(_Model):
+class SchedulingPolicySpec(ApiModel):
     """How Shoal treats the pods that `selector` selects."""
 
     model_config = _rules(
         _rule(
             "self.mode != 'Canary' || has(self.canaryPercent)",
             "mode Canary needs canaryPercent, the share of owners to serve",
+        ),
+        _rule(
+            "!has(oldSelf.privacy) || has(self.privacy)",
+            "a privacy budget cannot be taken away, only changed",
         ),
     )
 
@@ -344,7 +348,7 @@ class SchedulingPolicySpec(_Model):
         return self
 
 
-class FederationMembershipSpec(_Model):
+class FederationMembershipSpec(ApiModel):
     """That this cluster takes part in a federation, and how far."""
 
     model_config = _rules(
@@ -366,7 +370,7 @@ class FederationMembershipSpec(_Model):
     suspended: bool = Field(default=False, description="Receive policies but train and ship nothing.")
 
 
-Spec = TypeVar("Spec", bound=_Model)
+Spec = TypeVar("Spec", bound=ApiModel)
 
 
 def read_spec(model: type[Spec], kind: str, obj: Mapping[str, Any]) -> Spec:
