@@ -9,15 +9,23 @@ or something is not finite.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from pathlib import Path
+from typing import NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal_common.cluster import F32, F64, Mask
+from shoal_common.cluster import F32, F64, MAX_GPUS, MAX_ZONES, NODE_COLUMNS, USE_COLUMNS, Mask
 from shoal_common.features import encode_context, encode_nodes, encode_pairs, encode_task
+from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
+from shoal_common.kube.snapshot import Snapshot
+from shoal_common.kube.verdict import Verdict
 from shoal_common.observation import FC, FN, FP, FT, Observation
+from shoal_common.pods import PodRecord
+from shoal_common.reward import ObjectiveWeights
+from shoal_common.scorers.artifact import ArtifactScorer
 from shoal_common.scorers.base import (
     Scorer,
     Scores,
@@ -26,6 +34,10 @@ from shoal_common.scorers.base import (
     select,
     taken_quotas,
 )
+from shoal_common.tables import fill, pod_row
+
+POLICY = "Policy"
+"""Under this name a policy's scores stand beside those of kube-scheduler's plugins."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -152,7 +164,8 @@ def _softmax(logits: F32, mask: Mask) -> F64:
     flat = np.where(mask, logits.reshape(len(mask), -1).astype(np.float64), -np.inf)
     top = flat.max(-1, keepdims=True, initial=-np.inf)
     weight: F64 = np.exp(flat - np.where(np.isfinite(top), top, 0.0))
-    return weight / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
+    chances: F64 = weight / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
+    return chances
 
 
 @final
@@ -192,3 +205,61 @@ class _Encoded:
 
     def score(self, obs: Observation) -> Scores:
         return self._scorer.score_tokens(self._tokens, obs)
+
+
+class RecordTables(NamedTuple):
+    """The tables of nodes known by their Kubernetes records alone."""
+
+    node: F64
+    use: F64
+    gpu_free: F64
+    zone_free: F64
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> RecordTables:
+        """Fill the tables of a snapshot's nodes, in their order."""
+        size = len(snapshot.infos)
+        tables = cls(
+            np.zeros((size, NODE_COLUMNS)),
+            np.zeros((size, USE_COLUMNS)),
+            np.zeros((size, MAX_GPUS)),
+            np.zeros((size, MAX_ZONES, 2)),
+        )
+        for n, info in enumerate(snapshot.infos):
+            fill(info.node, info.pods, *(table[n] for table in tables))
+        return tables
+
+
+def snapshot_scorer(directory: Path) -> Callable[[Snapshot, PodRecord], Verdict]:
+    """A policy artifact on Kubernetes records: what `shoal score --scorer DIRECTORY` runs.
+
+    Nodes are filtered as kube-scheduler does, then scored by the artifact's logits; higher is better. On a
+    live cluster the client fills the same features from measurements and from what it knows of pods' apps.
+
+    Raises:
+        InputError, SchemaMismatch: the artifact does not verify.
+    """
+    scorer = ArtifactScorer(directory)
+    profiles, w = int(scorer.manifest["profiles"]), ObjectiveWeights().array()
+
+    def evaluate(snapshot: Snapshot, pod: PodRecord) -> Verdict:
+        refusals, feasible = refuse(DEFAULT_FILTERS, snapshot, pod)
+        names = {info.name for info in feasible}
+        mask = np.array([info.name in names for info in snapshot.infos], dtype=np.bool_)
+        rows: dict[str, dict[str, float]] = {}
+        if feasible:
+            pending = sum(not p.node_name and not p.finished for p in snapshot.pods)
+            candidates = np.repeat(mask[:, None], profiles, axis=1)
+            tables, context = RecordTables.of(snapshot), Context(float(pending))
+            logits = decide(scorer, observe(tables, pod_row(pod), candidates, w, context)).scores.logits
+            best = logits[0].max(-1)
+            rows = {info.name: {POLICY: float(best[n])} for n, info in enumerate(snapshot.infos) if mask[n]}
+        return Verdict(
+            feasible=tuple(rows),
+            failures={name: refusal.reasons for name, refusal in refusals.items()},
+            codes={name: refusal.code for name, refusal in refusals.items()},
+            scores=rows,
+            total={name: row[POLICY] for name, row in rows.items()},
+        )
+
+    return evaluate

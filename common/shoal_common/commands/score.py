@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -71,9 +70,6 @@ SCORERS: dict[str, Callable[[], SnapshotScorer]] = {
 }
 """The scorers by name; each imports what it needs when it is asked for."""
 
-ARTIFACT = "shoal_common.scorers.artifact"
-"""The module whose `snapshot_scorer(directory)` turns a policy artifact into a scorer."""
-
 
 def load_scorer(name: str) -> SnapshotScorer:
     """The scorer of this name, or of the policy artifact in this directory.
@@ -90,8 +86,9 @@ def load_scorer(name: str) -> SnapshotScorer:
 
 
 def _artifact(path: Path) -> SnapshotScorer:
-    load: Callable[[Path], SnapshotScorer] = import_module(ARTIFACT).snapshot_scorer
-    return load(path)
+    from shoal_common.decide import snapshot_scorer
+
+    return snapshot_scorer(path)
 
 
 app = typer.Typer(add_completion=False)

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shoal_common.errors import InputError, SchemaMismatch
 from shoal_common.observation import F32, Observation, schema_hash
 from shoal_common.scorers.base import Scores
-
-if TYPE_CHECKING:
-    from shoal_common.kube.snapshot import Snapshot
-    from shoal_common.kube.verdict import Verdict
-    from shoal_common.pods import PodRecord
 
 FORMAT = 1
 WEIGHTS, ENCODER, HEAD, MANIFEST = "policy.safetensors", "encoder.onnx", "head.onnx", "manifest.json"
@@ -104,10 +98,3 @@ class ArtifactScorer:
         }
         logits, quotas = self._head.run(["logits", "quotas"], feed)
         return Scores(logits, quotas)
-
-
-def snapshot_scorer(directory: Path) -> Callable[[Snapshot, PodRecord], Verdict]:
-    """Turn an artifact into a scorer of Kubernetes records; see `artifact_snapshot`."""
-    from shoal_common.scorers import artifact_snapshot
-
-    return artifact_snapshot.snapshot_scorer(directory)
