@@ -76,3 +76,51 @@ WEBHOOK_REQUESTS = Counter(
     ("result",),
     registry=REGISTRY,
 )
+
+METRICS_ROUNDS = Counter(
+    "shoal_metrics_rounds_total",
+    "Rounds of questions to Prometheus, by how they ended (ok, unavailable, error).",
+    ("result",),
+    registry=REGISTRY,
+)
+METRICS_ROUND_SECONDS = Histogram(
+    "shoal_metrics_round_seconds",
+    "How long a round of questions to Prometheus took.",
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    registry=REGISTRY,
+)
+METRICS_AGE = Gauge(
+    "shoal_metrics_age_seconds",
+    "Median age of an exporter's newest samples over the nodes; infinite without any.",
+    ("source",),
+    registry=REGISTRY,
+)
+METRICS_NODES = Gauge(
+    "shoal_metrics_nodes", "Nodes that an exporter tells something about.", ("source",), registry=REGISTRY
+)
+METRICS_UNMATCHED = Gauge(
+    "shoal_metrics_unmatched_series",
+    "Series of an exporter whose labels tell no node of this cluster.",
+    ("source",),
+    registry=REGISTRY,
+)
+METRICS_DUPLICATES = Gauge(
+    "shoal_metrics_duplicate_values",
+    "Values that are unknown because two series claim to be the same, which is scraped twice.",
+    registry=REGISTRY,
+)
+METRICS_REFUSED = Gauge(
+    "shoal_metrics_refused_queries", "Queries that Prometheus refused in the last round.", registry=REGISTRY
+)
+CLUSTER_REQUESTED = Gauge(
+    "shoal_cluster_requested_ratio",
+    "Requested over allocatable, over all nodes.",
+    ("resource",),
+    registry=REGISTRY,
+)
+CLUSTER_USED = Gauge(
+    "shoal_cluster_used_ratio",
+    "Measured use over allocatable, over the nodes that are measured; NaN without any.",
+    ("resource",),
+    registry=REGISTRY,
+)

@@ -16,8 +16,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from shoal_client.experience.database import NAME
 from shoal_client.experience.records import DecisionRecord, Result, Seen, Stored
-from shoal_client.experience.store import NAME
 from shoal_common.errors import InputError, SchemaMismatch
 from shoal_common.observation import schema_hash
 

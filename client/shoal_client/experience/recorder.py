@@ -1,20 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """From decisions and what is seen of their pods to closed transitions.
 
-Two streams meet here, in any order: what was decided (`decided`, `refused`, from whoever serves decisions)
-and what the API shows of pods (`pod_changed`). Every attempt closes exactly once, by the first rule that
-applies; docs/experience.md lists them. Durations are monotonic. A call copies what it needs and returns; the
-store's own thread writes.
+Two streams meet here: what was decided (`decided`, `refused`, from whoever serves decisions) and what the API
+shows of pods (`pod_changed`), with the nodes' measurements (`measured`). Calls copy what they need, put it in
+line and return; one thread takes the line in order, so there is one order of events and no lock. What it
+makes of them is in `attempts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, final
 
-from shoal_client.experience.records import F32, Mode, Source
+from shoal_client.collect.measured import Measured
+from shoal_client.experience.apps import AppHistory
+from shoal_client.experience.attempts import Attempts, Settings
+from shoal_client.experience.records import F32, Mode, Seen, Source
+from shoal_client.experience.store import ExperienceStore
+from shoal_client.experience.watched import Live
+from shoal_client.metrics import EXPERIENCE_DROPPED, EXPERIENCE_ERRORS
 from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
+
+WAITING: Final = 2_000  # decisions in line; what comes beyond is dropped and counted
+TICK_SECONDS: Final = 1.0
+
+_log = logging.getLogger("shoal.client.experience")
 
 
 class PodChange(Protocol):
@@ -33,8 +48,39 @@ class PodChange(Protocol):
         """When the change was seen, on the monotonic clock."""
 
 
-class Decisions(Protocol):
-    """What whoever serves decisions tells. Calls return at once and never raise into the serving path."""
+@final
+class Recorder:
+    """Records the experience of one cluster. Every method may be called from any thread, none blocks."""
+
+    def __init__(
+        self,
+        store: ExperienceStore,
+        live: Live,
+        apps: AppHistory,
+        settings: Settings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Record into `store` (running) what becomes of the pods of `live`; `clock` is monotonic."""
+        self._store, self._clock = store, clock
+        self._attempts = Attempts(store, live, apps, settings or Settings(), clock())
+        self._line: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="experience", daemon=True)
+
+    def __enter__(self) -> Recorder:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Take what is in line, then end. The store is stopped by its owner, after this."""
+        self._line.put(None)
+        self._thread.join(timeout)
 
     def decided(
         self,
@@ -57,7 +103,62 @@ class Decisions(Protocol):
         `propensities` [N, P] are the probabilities with which the *cluster* would take each candidate: give
         them only where the policy's choice is what the scheduler does (active or canary, and a weight that
         dominates); None in shadow mode, where they are not known.
+
+        Call it before the answer leaves, or the bind may be seen first.
         """
+        if self._line.qsize() >= WAITING:
+            EXPERIENCE_DROPPED.labels("recorder").inc()
+            return
+        at = self._clock()
+        seen = Seen.of(observation, names, logits, propensities)
+        self._line.put(lambda: self._attempts.decided(pod, seen, chosen, source, mode, policy, quota, at))
 
     def refused(self, pod: PodRecord, reason: str, *, source: Source, mode: Mode, policy: str) -> None:
         """An attempt placed nothing, and why: all masked, a deadline, a policy that cannot run."""
+        if self._line.qsize() >= WAITING:
+            EXPERIENCE_DROPPED.labels("recorder").inc()
+            return
+        at = self._clock()
+        self._line.put(lambda: self._attempts.refused(pod, reason, source, mode, policy, at))
+
+    def pod_changed(self, change: PodChange) -> None:
+        """An event of the watch, in the order of the watch (`LiveCluster.subscribe`)."""
+        self._line.put(lambda: self._attempts.changed(change.before, change.after, change.at_monotonic))
+
+    def measured(self, table: Mapping[str, Measured]) -> None:
+        """What was measured on nodes, by name; a node that it lacks is not known."""
+        at = self._clock()
+        self._line.put(lambda: self._attempts.measured(table, at))
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all calls so far are on disk; False where they are not by then."""
+        taken = threading.Event()
+        begin = self._clock()
+        self._line.put(taken.set)
+        return taken.wait(timeout) and self._store.flush(max(0.0, timeout - (self._clock() - begin)))
+
+    def _run(self) -> None:
+        due = self._clock() + TICK_SECONDS
+        while True:
+            try:
+                event = self._line.get(timeout=max(0.0, due - self._clock()))
+            except queue.Empty:
+                event = self._tick
+            if event is None:
+                self._take(self._attempts.save)
+                return
+            self._take(event)
+            if self._clock() >= due:
+                due = self._clock() + TICK_SECONDS
+                self._take(self._tick)
+
+    def _tick(self) -> None:
+        self._attempts.tick(self._clock())
+
+    def _take(self, event: Callable[[], None]) -> None:
+        """Take one event up; one that cannot be must not end the recording."""
+        try:
+            event()
+        except Exception:
+            EXPERIENCE_ERRORS.inc()
+            _log.exception("an event of the experience cannot be taken up")

@@ -10,13 +10,15 @@ events on a node its rate is constant; an event is a pod that comes or goes and 
 with the terms and signs of `shoal_common.reward`, each clipped at 6. A rate comes from the twin's own
 equations (`twin.accounting.node_terms`), fed with what is measured:
 
-- CPU and I/O: the node's measured use is shared among its pods in proportion to what their apps are known to
-  use. The factor of a measurement holds until the next one, so a pod that ends takes its share with it and a
-  pod that comes brings its app's;
-- power: measured watts where there are any, else the power curve at the measured CPU use. Watts hold until
-  the next measurement; when pods change before it, by the difference that the curve expects;
+- CPU: what a pod was measured to use, else its share of the node's measured use, in proportion to what apps
+  are known to use; I/O: its share. That holds until the next measurement: a pod that ends takes its part with
+  it, a pod that comes (or is not in what was measured) brings what its app is known to use;
+- power: the node's power curve at that use, times what measured watts were of it at the last measurement;
 - slowdown, and from it useful work and loss of service quality: the contention model on these loads. No
   exporter measures a pod's slowdown.
+
+The rate before the bind is computed last, when the window closes: the pods that were there may have been
+measured only afterwards. An error in what a neighbour uses is then the same on both sides of the difference.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Final, Protocol, final
 
 import numpy as np
 
+from shoal_client.collect.measured import Measured, PodName
 from shoal_client.experience.records import F64
 from shoal_common.cluster import (
     N_CPU,
@@ -51,6 +54,8 @@ from shoal_common.twin.physics import (
     R_IO,
     R_USE,
     RUNNING_COLUMNS,
+    S_EXCESS,
+    S_WANTED,
     SUMS,
     deep_watts,
     default_physics,
@@ -63,6 +68,8 @@ from shoal_common.twin.state import ENV_COLUMNS, SLOTS, V_CAPACITY, V_PRICE, V_R
 
 FACTOR_BOUNDS: Final = (0.2, 5.0)
 """Of measured over known use: beyond it something else than the pods is measured."""
+
+WATTS_BOUNDS: Final = (0.25, 4.0)  # of measured watts over the curve's
 
 REFRESH_SECONDS: Final = 10.0  # how old the cluster's totals may be
 
@@ -80,20 +87,13 @@ class Nodes(Protocol):
         """The row of a node; negative where there is none."""
 
 
-class Measured(Protocol):
-    """What was measured on a node; None where it is not known or too old."""
-
-    @property
-    def cpu_millicores(self) -> float | None:
-        """CPU in use."""
-
-    @property
-    def io(self) -> float | None:
-        """I/O in use, in the unit of the pods' I/O."""
-
-    @property
-    def watts(self) -> float | None:
-        """Power."""
+@dataclass(slots=True)
+class _Running:
+    row: F64  # [POD_COLUMNS]
+    name: PodName
+    cpu: float  # millicores it is taken to use
+    io: float
+    measured: bool = False
 
 
 @dataclass(slots=True)
@@ -103,9 +103,10 @@ class Window:
     uid: str
     node: str
     begin: float
-    base: F64  # [4], the node's rate just before the bind
+    before: list[_Running]  # the pods that were there
     last: float
-    integral: F64 = field(default_factory=lambda: np.zeros(4))
+    integral: F64 = field(default_factory=lambda: np.zeros(4))  # of the node's rate, discounted
+    weight: float = 0.0  # of the discount
     watt_seconds: float = 0.0
     slow_seconds: float = 0.0  # slowdown of the pod, integrated
     broken: bool = False
@@ -123,12 +124,11 @@ class Credit:
 
 @dataclass(slots=True)
 class _Node:
-    pods: dict[str, F64] = field(default_factory=dict)  # uid -> row [POD_COLUMNS]
+    pods: dict[str, _Running] = field(default_factory=dict)  # by uid
     windows: list[Window] = field(default_factory=list)
-    cpu_factor: float = 1.0
-    io_factor: float = 1.0
+    background: float = 0.0  # millicores measured beside the pods
     watts: float | None = None  # measured with these pods on it, not yet compared with the curve
-    watts_above: float = 0.0  # measured power above the curve's at the time of measuring
+    watts_ratio: float = 1.0  # measured over the curve's at the time of measuring
     rate: F64 | None = None  # [4]; None where it cannot be computed
     power: float = 0.0
     slow: dict[str, float] = field(default_factory=dict)  # slowdown of the pods that have a window
@@ -162,15 +162,14 @@ class NodeRates:
         self._env[V_REFERENCE] = real[:, N_CPU].sum() / 1000 / CORES_PER_REFERENCE_POD
         self._size = len(real)
 
-    def open(self, uid: str, node: str, pod: F64, at: float) -> Window:
+    def open(self, uid: str, name: PodName, node: str, pod: F64, at: float) -> Window:
         """Place a pod (row [POD_COLUMNS]) on a node and begin its window."""
         if at - self._refreshed >= REFRESH_SECONDS:
             self.refresh(at)
         self.removed(uid, at)
         state = self._settled(node, at)
-        base = np.zeros(4) if state.rate is None else state.rate
-        window = Window(uid, node, at, base, at, broken=state.rate is None)
-        self.placed(uid, node, pod, at)
+        window = Window(uid, node, at, list(state.pods.values()), at, broken=state.rate is None)
+        self.placed(uid, name, node, pod, at)
         state.windows.append(window)
         return window
 
@@ -180,9 +179,10 @@ class NodeRates:
         state.windows = [w for w in state.windows if w is not window]
         self._forget(window.node, state)
         seconds = window.last - window.begin
-        if window.broken or seconds <= 0:
+        base = self._terms(window.node, window.before, state)
+        if window.broken or seconds <= 0 or base is None:
             return Credit(None, seconds)
-        integral = window.integral + (self._cost() if cost else 0.0)
+        integral = window.integral - window.weight * base[0] + (self._cost() if cost else 0.0)
         means = window.watt_seconds / seconds, window.slow_seconds / seconds
         return Credit(self._scaled(integral), seconds, *means)
 
@@ -197,12 +197,12 @@ class NodeRates:
         cost[3] = -PENDING_WEIGHT * EVICTION_SECONDS / self._env[V_REFERENCE]
         return cost
 
-    def placed(self, uid: str, node: str, pod: F64, at: float) -> None:
+    def placed(self, uid: str, name: PodName, node: str, pod: F64, at: float) -> None:
         """A pod (row [POD_COLUMNS]) runs on a node from now on; again for the same pod changes its row."""
         self.removed(uid, at)
         state = self._state.setdefault(node, _Node())
         self._before_change(node, state, at)
-        state.pods[uid] = pod
+        state.pods[uid] = _Running(pod, name, float(pod[P_CPU_USE]), float(pod[P_IO_USE]))
         self._where[uid] = node
 
     def removed(self, uid: str, at: float) -> None:
@@ -224,14 +224,10 @@ class NodeRates:
             self._forget(name, state)
 
     def use(self, node: str) -> dict[str, tuple[float, float]]:
-        """The CPU (millicores) and I/O that each pod of a node is taken to use, by uid."""
+        """CPU (millicores) and I/O of a node's pods that are in what was measured, by uid."""
         state = self._state.get(node)
-        if state is None:
-            return {}
-        factors = state.cpu_factor, state.io_factor
-        return {
-            uid: (pod[P_CPU_USE] * factors[0], pod[P_IO_USE] * factors[1]) for uid, pod in state.pods.items()
-        }
+        pods = {} if state is None else state.pods
+        return {uid: (pod.cpu, pod.io) for uid, pod in pods.items() if pod.measured}
 
     def _settled(self, name: str, at: float) -> _Node:
         """The node with all its windows integrated up to `at` and its rate known."""
@@ -257,7 +253,8 @@ class NodeRates:
                 window.broken = True
             else:
                 early, late = (math.exp((window.begin - t) / tau) for t in (window.last, stop))
-                window.integral += tau * (early - late) * (state.rate - window.base)
+                window.integral += tau * (early - late) * state.rate
+                window.weight += tau * (early - late)
                 window.watt_seconds += state.power * (stop - window.last)
                 window.slow_seconds += state.slow.get(window.uid, 0.0) * (stop - window.last)
             window.last = stop
@@ -267,40 +264,62 @@ class NodeRates:
         if state.known:
             return
         state.known = True
-        row = self._nodes.row(name)
-        node = self._nodes.cluster.node[row] if row >= 0 else None
-        if node is None or node[N_EXISTS] != 1 or node[N_CPU] <= 0:
-            state.rate = None
-            return
-        pods = self._running(state)
-        count, sums, out = len(pods), np.zeros(SUMS), np.zeros(4)
-        slots, work = np.arange(max(count, 1), dtype=np.int32), np.zeros((WORK[0], max(count, SLOTS)))
-        sum_pods(sums, node, self._physics, pods, slots, count, -1)
-        node_terms(node, self._physics, self._env, sums, pods, slots, count, work, out)
-        curve = float(watts(node, sums))
+        present = list(state.pods.values())
         if state.watts is not None:
-            state.watts_above, state.watts = state.watts - curve, None
-        state.power = max(0.0, curve + state.watts_above)
-        if state.watts_above and count:
-            energy = (state.power - deep_watts(node)) / self._env[V_WATT_RANGE]
+            measured, state.watts, state.watts_ratio = state.watts, None, 1.0
+            expected = self._terms(name, present, state)
+            if expected is not None and expected[1] > 0:
+                state.watts_ratio = min(max(measured / expected[1], WATTS_BOUNDS[0]), WATTS_BOUNDS[1])
+        found = self._terms(name, present, state)
+        state.rate, state.power = (None, 0.0) if found is None else found
+        state.slow = {} if found is None else self._slowdowns(name, state)
+
+    def _terms(self, name: str, pods: list[_Running], state: _Node) -> tuple[F64, float] | None:
+        """Reward terms [4] and power of a node with these pods; None for a node that is not there."""
+        node = self._node(name)
+        if node is None:
+            return None
+        rows, sums = self._summed(node, pods, state)
+        count, out = len(pods), np.zeros(4)
+        slots, work = np.arange(max(count, 1), dtype=np.int32), np.zeros((WORK[0], max(count, SLOTS)))
+        node_terms(node, self._physics, self._env, sums, rows, slots, count, work, out)
+        power = float(watts(node, sums)) * state.watts_ratio
+        if state.watts_ratio != 1.0 and count:
+            energy = (power - deep_watts(node)) / self._env[V_WATT_RANGE]
             out[2], out[3] = -energy, -PRICE_WEIGHT * self._env[V_PRICE] * energy
-        state.rate = out
+        return out, power
+
+    def _slowdowns(self, name: str, state: _Node) -> dict[str, float]:
+        """Slowdowns of the pods that have a window."""
+        node, physics = self._node(name), self._physics
+        if node is None or not state.windows:
+            return {}
+        rows, sums = self._summed(node, list(state.pods.values()), state)
         looked_at = {window.uid for window in state.windows}
-        state.slow = {
-            uid: float(stretch(node, self._physics, sums, pod) * queueing(node, self._physics, sums, pod))
-            for uid, pod in zip(state.pods, pods, strict=True)
+        return {
+            uid: float(stretch(node, physics, sums, row) * queueing(node, physics, sums, row))
+            for uid, row in zip(state.pods, rows, strict=False)
             if uid in looked_at
         }
 
-    def _running(self, state: _Node) -> F64:
-        """The node's pods as the twin's physics reads them, with their share of what is measured."""
-        rows = np.zeros((max(1, len(state.pods)), RUNNING_COLUMNS))
-        if not state.pods:
-            return rows[:0]
-        rows[:, :POD_COLUMNS] = np.stack(list(state.pods.values()))
-        rows[:, R_CPU] = rows[:, R_USE] = rows[:, P_CPU_USE] * state.cpu_factor
-        rows[:, R_IO] = rows[:, P_IO_USE] * state.io_factor
-        return rows
+    def _node(self, name: str) -> F64 | None:
+        """A node's row in the tables; None where it is not there."""
+        row = self._nodes.row(name)
+        node: F64 | None = self._nodes.cluster.node[row] if row >= 0 else None
+        return None if node is None or node[N_EXISTS] != 1 or node[N_CPU] <= 0 else node
+
+    def _summed(self, node: F64, pods: list[_Running], state: _Node) -> tuple[F64, F64]:
+        """Pods as the twin's physics reads them, with what they are taken to use, and their sums."""
+        rows, sums = np.zeros((max(1, len(pods)), RUNNING_COLUMNS)), np.zeros(SUMS)
+        for row, pod in zip(rows, pods, strict=False):
+            row[:POD_COLUMNS] = pod.row
+            row[R_CPU] = row[R_USE] = pod.cpu
+            row[R_IO] = pod.io
+        slots = np.arange(len(rows), dtype=np.int32)
+        sum_pods(sums, node, self._physics, rows, slots, len(pods), -1)
+        sums[S_WANTED] += state.background
+        sums[S_EXCESS] += state.background
+        return rows, sums
 
     def _forget(self, name: str, state: _Node) -> None:
         """A node without pods and windows is made again when it is needed."""
@@ -315,16 +334,43 @@ class NodeRates:
 
 
 def _take(state: _Node, measured: Measured | None) -> None:
+    """Take up what was measured on a node with the pods that are on it now."""
+    state.watts_ratio, state.background = 1.0, 0.0
     power = None if measured is None else measured.watts
-    state.cpu_factor = _factor(None if measured is None else measured.cpu_millicores, state.pods, P_CPU_USE)
-    state.io_factor = _factor(None if measured is None else measured.io, state.pods, P_IO_USE)
-    state.watts_above = 0.0
     state.watts = power if power is not None and math.isfinite(power) else None
+    for pod in state.pods.values():
+        pod.cpu, pod.io, pod.measured = float(pod.row[P_CPU_USE]), float(pod.row[P_IO_USE]), False
+    if measured is None:
+        return
+    inside = [pod for pod in state.pods.values() if not measured.pods or pod.name in measured.pods]
+    if measured.io is not None:
+        factor = _factor(measured.io, sum(pod.io for pod in inside))
+        for pod in inside:
+            pod.io *= factor
+    if measured.cpu_millicores is not None and math.isfinite(measured.cpu_millicores):
+        _share(state, measured, measured.cpu_millicores, inside)
 
 
-def _factor(measured: float | None, pods: Mapping[str, F64], column: int) -> float:
-    """Measured use over what the pods' apps are known to use; 1 where either is not known."""
-    known = sum(float(pod[column]) for pod in pods.values())
-    if measured is None or not math.isfinite(measured) or measured < 0 or known <= 0:
+def _share(state: _Node, measured: Measured, total: float, inside: list[_Running]) -> None:
+    """Share a node's measured CPU among the pods that are part of it."""
+    rest = []
+    for pod in inside:
+        told = measured.pods[pod.name].cpu_millicores if measured.pods else None
+        pod.measured = True
+        if told is None or not math.isfinite(told) or told < 0:
+            rest.append(pod)
+        else:
+            pod.cpu = told
+            total -= told
+    factor = _factor(max(0.0, total), sum(pod.cpu for pod in rest))
+    for pod in rest:
+        pod.cpu *= factor
+    if not rest:
+        state.background = max(0.0, total)
+
+
+def _factor(measured: float, known: float) -> float:
+    """Measured use over what apps are known to use; 1 where either is not known."""
+    if not math.isfinite(measured) or measured < 0 or known <= 0:
         return 1.0
     return min(max(measured / known, FACTOR_BOUNDS[0]), FACTOR_BOUNDS[1])

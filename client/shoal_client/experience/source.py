@@ -85,7 +85,7 @@ class LiveSource:
 
 
 def _with_successors(closed: Sequence[Stored], reader: ExperienceReader) -> list[Stored]:
-    """The decisions and, where one's successor is none of them, that successor, in the order they were made."""
+    """The decisions, with the successor of each that is none of them, in the order they were made."""
     rows: list[Stored] = []
     for i, stored in enumerate(closed):
         rows.append(stored)
@@ -98,7 +98,7 @@ def _with_successors(closed: Sequence[Stored], reader: ExperienceReader) -> list
 
 
 def transitions(rows: Sequence[Stored], profiles: int = 1, closed: set[int] | None = None) -> Transitions:
-    """Decisions with known candidates as transitions of `KEPT` nodes, padded; each row's successor is the next.
+    """Decisions with known candidates as transitions of `KEPT` nodes, padded; the next row is the successor.
 
     `closed` are the ids of those that may be sampled, by default all that have a learnable result. The
     propensity is NaN where it is not known; it is used by off-policy estimates alone.

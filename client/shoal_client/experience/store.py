@@ -16,7 +16,6 @@ one is begun: a client that cannot remember still schedules.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -29,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from shoal_client.experience.apps import Row as AppRow
+from shoal_client.experience.database import NAME, alone, connect, opened
 from shoal_client.experience.local_key import LocalKey
 from shoal_client.experience.records import DecisionRecord, Result, Seen
 from shoal_client.metrics import (
@@ -38,37 +39,11 @@ from shoal_client.metrics import (
     EXPERIENCE_ROWS,
     EXPERIENCE_WRITE_ERRORS,
 )
-from shoal_common.errors import InputError
-from shoal_common.observation import schema_hash
 
-NAME: Final = "experience.db"
 WAITING: Final = 20_000  # statements in line; what comes beyond is dropped and counted
 TOGETHER: Final = 1_000  # statements of one transaction
 RETRY_SECONDS: Final = 1.0  # between attempts to write where the disk refuses
 
-DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-
-SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS decision (
-  id INTEGER PRIMARY KEY, uid TEXT NOT NULL, attempt INTEGER NOT NULL, at REAL NOT NULL,
-  source TEXT NOT NULL, scheduler TEXT NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL,
-  tenant TEXT NOT NULL, app TEXT NOT NULL, pod BLOB NOT NULL, seen BLOB, chosen INTEGER NOT NULL,
-  quota_cpu REAL NOT NULL, quota_memory REAL NOT NULL, decided_reason TEXT NOT NULL,
-  node TEXT, action INTEGER, propensity REAL, bound_at REAL,
-  closed INTEGER, final INTEGER NOT NULL DEFAULT 0, outcome TEXT, reason TEXT,
-  started_at REAL, ready_at REAL, ended_at REAL, util REAL, qos REAL, energy REAL, penalty REAL,
-  seconds REAL, watts REAL, slowdown REAL, sla_met INTEGER, learnable INTEGER);
-CREATE INDEX IF NOT EXISTS decision_closed ON decision (closed) WHERE closed IS NOT NULL;
-CREATE INDEX IF NOT EXISTS decision_tenant ON decision (tenant, id);
-CREATE INDEX IF NOT EXISTS decision_uid ON decision (uid);
-CREATE INDEX IF NOT EXISTS decision_unfinished ON decision (id) WHERE final = 0;
-CREATE TABLE IF NOT EXISTS app (
-  key TEXT PRIMARY KEY, cpu_use REAL NOT NULL, io_use REAL NOT NULL, duration_seconds REAL NOT NULL,
-  sla REAL NOT NULL, samples INTEGER NOT NULL);
-"""
-
-AppRow = tuple[str, float, float, float, float, int]
 Statement = Callable[[sqlite3.Connection], None]
 
 _log = logging.getLogger("shoal.client.experience")
@@ -108,6 +83,7 @@ class Unfinished:
     bound: bool
     closed: bool
     chosen: int
+    pod: bytes
     seen: Seen | None  # of those not bound yet; names are hashed
 
 
@@ -124,11 +100,11 @@ class ExperienceStore:
         self.config, self.path = config or StoreConfig(), directory / NAME
         directory.mkdir(parents=True, exist_ok=True)
         self.key = LocalKey(directory / "local.key")
-        self._lock = _alone(directory)
+        self._lock = alone(directory)
         self._line: queue.SimpleQueue[tuple[Statement, threading.Event | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._write, name="experience-store", daemon=True)
-        with _opened(self.path) as connection:
+        with opened(self.path) as connection:
             self._next_id = 1 + int(connection.execute("SELECT max(id) FROM decision").fetchone()[0] or 0)
             self._next_closed = _next_closed(connection)
             self._tenants = Counter(
@@ -203,7 +179,7 @@ class ExperienceStore:
         self._line.put((statement, None))
 
     def _write(self) -> None:
-        connection = _connect(self.path)
+        connection = connect(self.path)
         try:
             while True:
                 batch, more = self._next_batch()
@@ -341,74 +317,6 @@ def _nothing(_: sqlite3.Connection) -> None:
     """A place in line and no statement."""
 
 
-def _alone(directory: Path) -> int:
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            str(directory), "store", "another process writes it", "stop it, or give another directory"
-        ) from None
-    return descriptor
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA journal_size_limit = 16777216")
-    return connection
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """A connection to a sound store of this feature table; another one is set aside.
-
-    Raises:
-        InputError: the disk refuses.
-    """
-    for _ in range(2):
-        connection = None
-        try:
-            connection = _connect(path)
-            problem = _problem(connection)
-            if problem is None:
-                return connection
-            connection.close()
-            _set_aside(path, "other-schema", problem)
-        except sqlite3.DatabaseError as error:
-            if connection is not None:
-                connection.close()
-            if getattr(error, "sqlite_errorname", "") not in DAMAGE:
-                raise InputError(
-                    str(path), "store", str(error), "free the disk, or give another directory"
-                ) from None
-            _set_aside(path, "damaged", str(error))
-    raise InputError(str(path), "store", "cannot be begun anew", "give another directory")
-
-
-def _problem(connection: sqlite3.Connection) -> str | None:
-    """Make the tables and say what is wrong with what is in them."""
-    connection.executescript(SCHEMA)
-    connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (schema_hash(),))
-    schema = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-    check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if check != "ok":
-        error = sqlite3.DatabaseError(check)
-        error.sqlite_errorname = DAMAGE[0]
-        raise error
-    return None if schema[0] == schema_hash() else "it is of another feature table"
-
-
-def _set_aside(path: Path, name: str, problem: str) -> None:
-    aside = path.with_name(f"{NAME}.{name}")
-    _log.warning("%s: %s; it is kept as %s and a new store is begun", path, problem, aside.name)
-    for suffix in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.replace(aside.with_name(aside.name + suffix))
-
-
 def _next_closed(connection: sqlite3.Connection) -> int:
     found = connection.execute("SELECT value FROM meta WHERE name = 'closed'").fetchone()
     return 1 if found is None else int(found[0])
@@ -416,10 +324,10 @@ def _next_closed(connection: sqlite3.Connection) -> int:
 
 def _unfinished(connection: sqlite3.Connection) -> Iterable[Unfinished]:
     rows = connection.execute(
-        "SELECT id, uid, attempt, node IS NOT NULL, closed IS NOT NULL, chosen, "
+        "SELECT id, uid, attempt, node IS NOT NULL, closed IS NOT NULL, chosen, pod, "
         "CASE WHEN node IS NULL AND closed IS NULL THEN seen END FROM decision WHERE final = 0 ORDER BY id"
     )
-    for number, uid, attempt, bound, closed, chosen, seen in rows:
+    for number, uid, attempt, bound, closed, chosen, pod, seen in rows:
         yield Unfinished(
             number,
             uid,
@@ -427,5 +335,6 @@ def _unfinished(connection: sqlite3.Connection) -> Iterable[Unfinished]:
             bool(bound),
             bool(closed),
             chosen,
+            pod,
             None if seen is None else Seen.unpack(seen),
         )

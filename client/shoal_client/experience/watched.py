@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a choice looked like that nobody asked us about: another scheduler's, or of a single candidate.
+
+The bind is seen after it happened, so the tables hold the pod already. Its own requests and load are taken
+off its node again, or the chosen candidate would be told from the others by them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from shoal_client.experience.records import F64, I64, KEPT, Seen
+from shoal_common.cluster import (
+    MAX_GPUS,
+    N_GPUS,
+    P_CLASS,
+    P_CPU,
+    P_CPU_USE,
+    P_GPU,
+    P_GPUS,
+    P_IO_USE,
+    P_MEMORY,
+    U_CPU,
+    U_CPU_NONZERO,
+    U_CPU_WANTED,
+    U_GPU,
+    U_IO_WANTED,
+    U_LOAD,
+    U_MEMORY,
+    U_MEMORY_NONZERO,
+    U_PODS,
+    U_UP,
+    Cluster,
+    feasible_mask,
+    nonzero_cpu,
+    nonzero_memory,
+)
+from shoal_common.decide import Context, observe
+from shoal_common.kube.taint_toleration import HARD
+from shoal_common.pods import NodeRecord, PodRecord
+from shoal_common.reward import ObjectiveWeights
+from shoal_common.selectors import untolerated
+
+DAY_SECONDS: Final = 86_400.0
+
+
+class Live(Protocol):
+    """What is asked of the cluster's state."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes as tables."""
+
+    @property
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        """The nodes by name."""
+
+    def row(self, name: str) -> int:
+        """The row of a node; negative where there is none."""
+
+
+def watched(
+    live: Live, pod: PodRecord, row: F64, node: str, pending: int, rng: np.random.Generator
+) -> tuple[Seen, int] | None:
+    """What could be chosen for a pod (row [POD_COLUMNS]) that was just bound to `node`, and its place there.
+
+    At most `KEPT` candidates: the node and others drawn among those that fit; None for an unknown node.
+    """
+    cluster, bound = live.cluster, live.row(node)
+    if bound < 0:
+        return None
+    use, gpu = cluster.use.copy(), cluster.gpu_free.copy()
+    take_off(cluster.node[bound], use[bound], gpu[bound], row)
+    use[bound, U_UP] = 1.0
+    rows = _candidates(live, use, gpu, pod, row, bound, rng)
+    before = replace(cluster, use=use, gpu_free=gpu)
+    phase = 2 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
+    mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=float(pending), phase=phase)
+    obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
+    return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
+
+
+def take_off(node: F64, use: F64, gpu: F64, pod: F64) -> None:
+    """Take a pod off the row of its node, in place: requests, devices and what it is taken to use."""
+    taken = {
+        U_CPU: pod[P_CPU],
+        U_MEMORY: pod[P_MEMORY],
+        U_GPU: pod[P_GPU] * pod[P_GPUS],
+        U_PODS: 1.0,
+        U_CPU_NONZERO: nonzero_cpu(pod[P_CPU]),
+        U_MEMORY_NONZERO: nonzero_memory(pod[P_MEMORY]),
+        U_CPU_WANTED: pod[P_CPU_USE],
+        U_IO_WANTED: pod[P_IO_USE],
+        U_LOAD + int(pod[P_CLASS]): pod[P_CPU_USE],
+    }
+    for column, amount in taken.items():
+        use[column] = max(0.0, use[column] - amount)
+    fullest = sorted(range(min(MAX_GPUS, int(node[N_GPUS]))), key=lambda g: gpu[g])
+    held = [g for g in fullest if gpu[g] + pod[P_GPU] <= 1000.0]
+    for g in held[: int(pod[P_GPUS])]:
+        gpu[g] += pod[P_GPU]
+
+
+def _candidates(
+    live: Live, use: F64, gpu: F64, pod: PodRecord, row: F64, bound: int, rng: np.random.Generator
+) -> I64:
+    """The bound node and at most `KEPT` - 1 others that fit and admit the pod, in the order of the tables."""
+    cluster = live.cluster
+    mask = np.zeros(len(cluster), np.bool_)
+    feasible_mask(cluster.node, use, gpu, row, mask)
+    mask[bound] = False
+    rows = [bound]
+    for n in rng.permutation(np.flatnonzero(mask)):
+        node = live.nodes.get(cluster.names[n])
+        if node is not None and _admits(node, pod):
+            rows.append(int(n))
+        if len(rows) == KEPT:
+            break
+    return np.sort(np.array(rows, np.int64))
+
+
+def _admits(node: NodeRecord, pod: PodRecord) -> bool:
+    if node.unschedulable or not node.ready or not pod.admits_node(node.name, node.labels):
+        return False
+    return not any(untolerated(node.taints, pod.tolerations, HARD))
