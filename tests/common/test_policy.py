@@ -153,10 +153,10 @@ def test_the_commands_show_and_verify(copy):
 
 
 def test_an_artifact_scores_kubernetes_records(saved):
+    from shoal_common.decide import snapshot_scorer
     from shoal_common.kube.snapshot import Snapshot
     from shoal_common.pods import NodeRecord, PodRecord
     from shoal_common.requests import PodResources
-    from shoal_common.decide import snapshot_scorer
 
     rooms = {"small": 1000, "large": 8000, "none": 0}
     nodes = [
