@@ -84,6 +84,17 @@ class Version(NamedTuple):
     date: float | None
 
 
+class Credentials(NamedTuple):
+    """How to reach and convince a server, for a library that speaks HTTP itself (kopf); empty where not set."""
+
+    server: str
+    authorization: str  # the header's value
+    ca_file: str
+    certificate_file: str
+    key_file: str
+    verify: bool
+
+
 def connect(kubeconfig: Path | None = None, *, in_cluster: bool | None = None, context: str = "") -> Api:
     """Connect by a kubeconfig, or as the pod that this process runs in; nothing is sent yet.
 
@@ -133,6 +144,12 @@ class Api:
     def server(self) -> str:
         """The server's URL."""
         return str(self._configuration.host)
+
+    def credentials(self) -> Credentials:
+        """The credentials as they are now; tokens are refreshed as they expire, so ask again."""
+        held = self._configuration
+        files = (held.ssl_ca_cert or "", held.cert_file or "", held.key_file or "")
+        return Credentials(self.server, self._headers("").get("authorization", ""), *files, held.verify_ssl)
 
     def list_raw(
         self,
@@ -235,9 +252,13 @@ class Api:
         path = resource.path(namespace, name, subresource)
         return self._json("PATCH", path, body, query, PATCH_TYPES[kind])
 
-    def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> dict[str, Any]:
-        """Delete an object; with `uid` only that very one, else Conflict."""
-        options = {"preconditions": {"uid": uid}} if uid else {}
+    def delete(
+        self, resource: Resource, name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
+    ) -> dict[str, Any]:
+        """Delete an object; with `uid` only that very one, with `resource_version` as read, else Conflict."""
+        asked = {"uid": uid, "resourceVersion": resource_version}
+        only = {key: value for key, value in asked.items() if value}
+        options = {"preconditions": only} if only else {}
         return self._json("DELETE", resource.path(namespace, name), options)
 
     def bind(self, name: str, namespace: str, node: str, uid: str = "") -> None:
