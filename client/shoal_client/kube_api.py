@@ -85,7 +85,7 @@ class Version(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """How to reach and convince a server, for a library that speaks HTTP itself (kopf); empty where not set."""
+    """How to reach a server, for a library that speaks HTTP itself (kopf); empty where not set."""
 
     server: str
     authorization: str  # the header's value
