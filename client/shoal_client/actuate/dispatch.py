@@ -4,21 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 
+from shoal_client.policy_spec import RoutesAction
+
 TOTAL = 100
 """The weights of one rule add up to this: one unit is one per cent of its requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """Bounds of dispatch."""
-
-    lowest: int = 1  # weight that every backend keeps: one without traffic is never seen to recover
-    largest_step: int = 10  # change of one weight in a slot
-    hysteresis: int = 2  # smaller changes are not written
 
 
 def shares(amounts: Sequence[float], total: int) -> list[int]:
@@ -32,9 +24,7 @@ def shares(amounts: Sequence[float], total: int) -> list[int]:
     return whole
 
 
-def rebalance(
-    weights: Sequence[int], headroom: Sequence[float | None], settings: DispatchSettings
-) -> list[int]:
+def rebalance(weights: Sequence[int], headroom: Sequence[float | None], bounds: RoutesAction) -> list[int]:
     """New weights for one rule, adding up to TOTAL; backends of unknown headroom (None) keep theirs.
 
     `headroom` is what a backend has free, in any common unit; 0 is full.
@@ -47,8 +37,8 @@ def rebalance(
     wanted = shares(free, sum(current[i] for i in known))
     result = list(current)
     for i, target in zip(known, wanted, strict=True):
-        lowest, highest = current[i] - settings.largest_step, current[i] + settings.largest_step
-        result[i] = min(max(target, settings.lowest, lowest), highest)
+        lowest, highest = current[i] - bounds.largest_step, current[i] + bounds.largest_step
+        result[i] = min(max(target, bounds.lowest, lowest), highest)
     return _settle(current, result, known)
 
 

@@ -40,7 +40,7 @@ class QuotaBounds:
 
     low: Mapping[str, float] = field(default_factory=dict)
     high: Mapping[str, float] = field(default_factory=dict)
-    usage_margin: float = 0.2  # of the known use; no request is cut below use * (1 + margin)
+    usage_margin: Mapping[str, float] = field(default_factory=dict)  # cut to no less than use * (1 + margin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,9 @@ def _factor(resource: str, factors: Mapping[str, float], bounds: QuotaBounds) ->
 def _floor(used: Mapping[str, float | None], resource: str, bounds: QuotaBounds) -> Fraction | None:
     use = used.get(resource)
     return (
-        None if use is None or not math.isfinite(use) else Fraction(use) * Fraction(1 + bounds.usage_margin)
+        None
+        if use is None or not math.isfinite(use)
+        else Fraction(use) * Fraction(1 + bounds.usage_margin.get(resource, 0.0))
     )
 
 
@@ -133,9 +135,8 @@ def _scaled(
     """All containers by one factor, raised so far that together they keep the floor."""
     asked = sum((c.requests.get(resource, Fraction(0)) for c in containers), Fraction(0))
     if factor < 1:
-        factor = (
-            Fraction(1) if floor is None else max(factor, min(floor / asked if asked else 1, Fraction(1)))
-        )
+        needed = min(floor / asked, Fraction(1)) if floor is not None and asked else Fraction(1)
+        factor = max(factor, needed)
     return [_scale(c, resource, factor) for c in containers]
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal_client.actuate.dispatch import TOTAL, DispatchSettings, rebalance, shares
+from shoal_client.actuate.dispatch import TOTAL, rebalance, shares
+from shoal_client.policy_spec import RoutesAction
 
-SETTINGS = DispatchSettings(lowest=1, largest_step=10)
+SETTINGS = RoutesAction(lowest=1, largest_step=10)
 BACKENDS = st.lists(
     st.tuples(st.integers(0, 1_000_000), st.none() | st.floats(0, 1e6)), min_size=1, max_size=8
 )

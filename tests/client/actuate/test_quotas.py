@@ -16,7 +16,9 @@ from shoal_client.actuate.quotas import (
     resize,
 )
 
-BOUNDS = QuotaBounds(low={"cpu": 0.5, "memory": 0.5}, high={"cpu": 2.0, "memory": 2.0})
+BOUNDS = QuotaBounds(
+    low={"cpu": 0.5, "memory": 0.5}, high={"cpu": 2.0, "memory": 2.0}, usage_margin={"cpu": 0.2}
+)
 IDLE: dict[str, float | None] = {"cpu": 0.0, "memory": 0.0}
 
 

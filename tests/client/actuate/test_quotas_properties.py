@@ -86,7 +86,9 @@ def test_never_below_what_is_used(
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": f"c{i}", **c} for i, c in enumerate(drawn)]},
     }
-    bounds = QuotaBounds({"cpu": 0.1, "memory": 0.1}, {"cpu": 1.0, "memory": 1.0}, usage_margin=0.2)
+    bounds = QuotaBounds(
+        {"cpu": 0.1, "memory": 0.1}, {"cpu": 1.0, "memory": 1.0}, usage_margin={"cpu": 0.2, "memory": 0.2}
+    )
     used = {"cpu": cpu, "memory": memory}
     result = resize(pod, {"cpu": factor, "memory": factor}, bounds, dict(used))
     if not isinstance(result, Resize):
