@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node a time series is about: its labels, looked up in a table of names and addresses.
+
+Exporters name nodes in many ways: `node` (relabelled), `kubernetes_node`, DCGM's `Hostname`, or only
+`instance`, an address with a port. A name or address that two nodes claim is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from shoal_common.pods import NodeRecord
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+CACHED: Final = 100_000
+
+
+def host(address: str) -> str:
+    """An address without port and brackets, in lower case: `10.0.0.1:9100`, `[fd00::1]:9100`, `node-1`."""
+    text = address.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    head, _, port = text.rpartition(":")
+    return head if head and port.isdigit() and ":" not in head else text
+
+
+@final
+class AddressBook:
+    """Names, host names and addresses of the nodes, and what an exporter's instances call themselves."""
+
+    def __init__(self, nodes: Mapping[str, NodeRecord], instances: Mapping[str, str] | None = None) -> None:
+        """`instances` maps an `instance` to the host name behind it (`node_uname_info`)."""
+        self._table: dict[str, str | None] = {}
+        self._cache: dict[tuple[str, ...], str | None] = {}
+        for name, node in nodes.items():
+            for address in {host(a) for a in (*node.addresses, node.labels.get(HOSTNAME, "")) if a}:
+                self._table[address] = None if address in self._table else name
+        self._table |= {name.lower(): name for name in nodes}
+        for instance, hostname in (instances or {}).items():
+            known = self._table.get(host(hostname))
+            if known is not None:
+                self._table.setdefault(instance.lower(), known)
+
+    def node(self, labels: Mapping[str, str], keys: Sequence[str]) -> str | None:
+        """The node that the first label of `keys` with a known name or address tells; None without one."""
+        values = tuple(labels.get(key, "") for key in keys)
+        if values not in self._cache:
+            if len(self._cache) >= CACHED:
+                self._cache.clear()
+            self._cache[values] = self._look_up(values)
+        return self._cache[values]
+
+    def _look_up(self, values: tuple[str, ...]) -> str | None:
+        for value in values:
+            found = self._table.get(value.lower()) or self._table.get(host(value))
+            if value and found:
+                return found
+        return None

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of questions to Prometheus: every query once, joined to nodes, into `LiveValues`.
+
+The age of a sample is Prometheus' own: its clock minus the sample's time, asked for once per exporter. So
+neither this machine's nor the nodes' clocks matter; from the answer on the monotonic clock counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from shoal_client.collect.features import COLUMN, QUERIES
+from shoal_client.collect.gpu_features import NO_MIG
+from shoal_client.collect.gpus import DeviceValue, by_device, device_value, is_partitioned, reduce, shares
+from shoal_client.collect.join import AddressBook
+from shoal_client.collect.measured import PodName, PodUse
+from shoal_client.collect.prometheus import PrometheusClient, Series
+from shoal_client.collect.queries import SOURCES, Query, Source, expand
+from shoal_client.collect.values import LiveValues
+from shoal_common.errors import Fatal
+from shoal_common.pods import NodeRecord
+
+INSTANCES: Final = "max by (instance, nodename) (node_uname_info)"
+POD_CPU: Final = (
+    "1000 * sum by (namespace, pod, $on)"
+    ' (rate(container_cpu_usage_seconds_total{container!="",container!="POD",pod!=""}[$w]))'
+)
+POD_MEMORY: Final = (
+    "sum by (namespace, pod, $on)"
+    ' (container_memory_working_set_bytes{container!="",container!="POD",pod!=""})'
+)
+FREE_SHARE: Final = "gpu_memory_free"
+
+
+@dataclass(slots=True)
+class SourceReport:
+    """How an exporter's series were joined: nodes found with their ages, series that no node claims."""
+
+    nodes: dict[str, float] = field(default_factory=dict)  # node -> age of its samples, seconds
+    unmatched: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round brought besides the values. `at` is the monotonic time of its end."""
+
+    at: float = -math.inf
+    sources: dict[str, SourceReport] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # query -> what Prometheus said
+    duplicates: Counter[str] = field(default_factory=Counter)  # query -> nodes with a series twice
+    gpu_free: dict[str, tuple[float, tuple[float, ...]]] = field(
+        default_factory=dict
+    )  # node -> (sampled, shares)
+    pods: dict[str, dict[PodName, PodUse]] = field(default_factory=dict)
+
+
+@final
+class Questioner:
+    """Asks one Prometheus about these nodes. Raises Transient when it is away."""
+
+    def __init__(
+        self, client: PrometheusClient, nodes: Mapping[str, NodeRecord], window_seconds: float
+    ) -> None:
+        self._client, self._nodes, self._window = client, nodes, window_seconds
+        self._book = AddressBook(nodes, self._instances())
+        self._partitioned = {name for name, node in nodes.items() if is_partitioned(node)}
+
+    def _instances(self) -> dict[str, str]:
+        found = (s.metric for s in self._client.instant(INSTANCES))
+        return {labels.get("instance", ""): labels.get("nodename", "") for labels in found}
+
+    def sources(self) -> dict[str, SourceReport]:
+        """Which nodes each exporter tells something about, and how old it is."""
+        return {source.name: self._source(source) for source in SOURCES}
+
+    def _source(self, source: Source) -> SourceReport:
+        report = SourceReport()
+        for series in self._client.instant(expand(source.age, self._window)):
+            node = self._book.node(series.metric, source.labels)
+            if node is None:
+                report.unmatched.append(series.metric)
+            elif math.isfinite(series.number):
+                report.nodes[node] = max(report.nodes.get(node, 0.0), series.number, 0.0)
+        return report
+
+    def ask(self, values: LiveValues, queries: Iterable[Query] = QUERIES) -> Round:
+        """Ask every query once and store what is known."""
+        done = Round(sources=self.sources())
+        devices: list[tuple[Query, dict[str, list[DeviceValue]], float]] = []
+        for query in queries:
+            try:
+                series = self._client.instant(query.text(self._window))
+            except Fatal as e:
+                done.refused[query.name] = str(e)
+                continue
+            at = time.monotonic()
+            if query.devices:
+                devices.append((query, self._devices(query, series), at))
+            else:
+                self._store(query, series, at, values, done)
+        self._store_devices(devices, values, done)
+        done.pods, done.at = self._pods(), time.monotonic()
+        return done
+
+    def _sampled(self, source: Source, node: str, at: float, done: Round) -> float:
+        """When a sample was taken, monotonic; a rate's window ago where the exporter's age is not known."""
+        return at - done.sources[source.name].nodes.get(node, self._window)
+
+    def _store(
+        self, query: Query, series: Iterable[Series], at: float, values: LiveValues, done: Round
+    ) -> None:
+        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for s in series:
+            node = self._book.node(s.metric, query.source.labels)
+            if node is not None:
+                found[node, s.metric.get(query.label, "")].append(s.number)
+        for (node, of), numbers in found.items():
+            feature = query.index.get(of)
+            if len(numbers) > 1:
+                done.duplicates[query.name] += 1
+            elif feature is not None:
+                values.put(
+                    node, COLUMN[feature.name], numbers[0], self._sampled(query.source, node, at, done)
+                )
+
+    def _devices(self, query: Query, series: Iterable[Series]) -> dict[str, list[DeviceValue]]:
+        found: dict[str, list[DeviceValue]] = defaultdict(list)
+        for s in series:
+            node, value = self._book.node(s.metric, query.source.labels), device_value(s.metric, s.number)
+            if node is not None and value is not None:
+                found[node].append(value)
+        return found
+
+    def _store_devices(
+        self, asked: list[tuple[Query, dict[str, list[DeviceValue]], float]], values: LiveValues, done: Round
+    ) -> None:
+        partitioned = {
+            (node, v.device) for _, found, _ in asked for node, vs in found.items() for v in vs if v.instance
+        }
+        for query, found, at in asked:
+            feature = query.features[0]
+            for node, series in found.items():
+                devices = by_device(series)
+                if devices is None:
+                    done.duplicates[query.name] += 1
+                    continue
+                if feature.name in NO_MIG:  # 0 under MIG says nothing
+                    whole = () if node in self._partitioned else tuple(devices)
+                    devices = {d: devices[d] for d in whole if (node, d) not in partitioned}
+                sampled, value = self._sampled(query.source, node, at, done), reduce(feature, devices)
+                if value is not None:
+                    values.put(node, COLUMN[feature.name], value, sampled)
+                if feature.name == FREE_SHARE and devices:
+                    done.gpu_free[node] = (sampled, shares(devices))
+
+    def _pods(self) -> dict[str, dict[PodName, PodUse]]:
+        """What each pod uses, by node; pods that are scraped twice are left out."""
+        cpu, memory = (self._pod_values(promql) for promql in (POD_CPU, POD_MEMORY))
+        pods: dict[str, dict[PodName, PodUse]] = defaultdict(dict)
+        for node, name in cpu.keys() | memory.keys():
+            pods[node][name] = PodUse(cpu.get((node, name)), memory.get((node, name)))
+        return pods
+
+    def _pod_values(self, promql: str) -> dict[tuple[str, PodName], float]:
+        found: dict[tuple[str, PodName], list[float]] = defaultdict(list)
+        for s in self._client.instant(expand(promql, self._window)):
+            node = self._book.node(s.metric, SOURCES[1].labels)
+            if node is not None and math.isfinite(s.number):
+                found[node, (s.metric.get("namespace", ""), s.metric.get("pod", ""))].append(s.number)
+        return {key: numbers[0] for key, numbers in found.items() if len(numbers) == 1}
+
+    def look_back(self, values: LiveValues, queries: Iterable[Query]) -> None:
+        """Fill what is unknown from the past, as far back as the source's values may be old.
+
+        A gap of a scraper or a restart of this client then costs nothing. A step of a range query may repeat
+        a sample of up to Prometheus' look-back (5 min) before it, so ages are lower bounds there.
+        """
+        end = self._client.server_time()
+        at = time.monotonic()
+        for query in queries:
+            oldest = query.source.max_age_seconds
+            series = self._client.range(query.text(self._window), end - oldest, end, oldest / 10)
+            for s in series:
+                node, last = self._book.node(s.metric, query.source.labels), s.last()
+                feature = query.index.get(s.metric.get(query.label, ""))
+                if node is not None and last is not None and feature is not None:
+                    values.put(node, COLUMN[feature.name], last[1], at - (end - last[0]))
