@@ -136,7 +136,7 @@ class Attempts:
         if followed.node:
             self._close(record.id, Result(SUPERSEDED, "told after the pod was bound"), final=True)
             return
-        self._supersede(followed)
+        self._end_open(followed, SUPERSEDED)
         full = None if kept is seen else seen
         followed.open = OpenAttempt(record.id, full, kept, chosen, kept_chosen)
         self._hear(pod.uid, at)
@@ -150,7 +150,7 @@ class Attempts:
     ) -> None:
         """An attempt placed nothing."""
         followed = self._pods.setdefault(pod.uid, _Pod())
-        self._supersede(followed)
+        self._end_open(followed, SUPERSEDED)
         record, reason = self._record(pod, followed, source, mode, policy), reason[:REASON_LENGTH]
         self._store.decided(replace(record, reason=reason))
         self._close(record.id, Result(REFUSED, reason), final=True)
@@ -341,10 +341,6 @@ class Attempts:
         EXPERIENCE_OUTCOMES.labels(result.outcome).inc()
         self._store.closed(number, result, final)
 
-    def _supersede(self, followed: _Pod) -> None:
-        if followed.open is not None:
-            self._end_open(followed, SUPERSEDED)
-
     def _end_open(self, followed: _Pod, outcome: str) -> None:
         """Close an attempt that placed nothing; what was said of it says more than that it is over."""
         attempt, followed.open = followed.open, None
@@ -388,7 +384,7 @@ class Attempts:
             followed.bound = _Bound(left.id, now, np.frombuffer(left.pod, "<f8"), None)
             self._left[left.uid] = now
             return
-        self._supersede(followed)
+        self._end_open(followed, SUPERSEDED)
         followed.open = OpenAttempt(left.id, None, left.seen, -1, left.chosen, left=True)
         self._hear(left.uid, now)
 

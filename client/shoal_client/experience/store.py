@@ -100,7 +100,7 @@ class ExperienceStore:
         self.config, self.path = config or StoreConfig(), directory / NAME
         directory.mkdir(parents=True, exist_ok=True)
         self.key = LocalKey(directory / "local.key")
-        self._lock = alone(directory)
+        self._lock: int | None = alone(directory)
         self._line: queue.SimpleQueue[tuple[Statement, threading.Event | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._write, name="experience-store", daemon=True)
@@ -133,7 +133,9 @@ class ExperienceStore:
             self._thread.join(timeout / 2)
             self._stopping.set()
             self._thread.join(timeout / 2)
-        os.close(self._lock)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def next_id(self) -> int:
         """A fresh id; ids count up over the life of the store. For one calling thread."""

@@ -19,6 +19,7 @@ from shoal_client.experience.records import F64, I64, KEPT, Seen
 from shoal_common.cluster import (
     MAX_GPUS,
     N_GPUS,
+    N_ZONES,
     P_CLASS,
     P_CPU,
     P_CPU_USE,
@@ -34,12 +35,15 @@ from shoal_common.cluster import (
     U_LOAD,
     U_MEMORY,
     U_MEMORY_NONZERO,
+    U_MEMORY_WANTED,
     U_PODS,
+    U_REMAINING,
     U_UP,
     Cluster,
     feasible_mask,
     nonzero_cpu,
     nonzero_memory,
+    zone_share,
 )
 from shoal_common.decide import Context, observe
 from shoal_common.kube.taint_toleration import HARD
@@ -75,19 +79,22 @@ def watched(
     cluster, bound = live.cluster, live.row(node)
     if bound < 0:
         return None
-    use, gpu = cluster.use.copy(), cluster.gpu_free.copy()
-    take_off(cluster.node[bound], use[bound], gpu[bound], row)
+    use, gpu, zone = cluster.use.copy(), cluster.gpu_free.copy(), cluster.zone_free.copy()
+    take_off(cluster.node[bound], use[bound], gpu[bound], zone[bound], row)
     use[bound, U_UP] = 1.0
     rows = _candidates(live, use, gpu, pod, row, bound, rng)
-    before = replace(cluster, use=use, gpu_free=gpu)
+    before = replace(cluster, use=use, gpu_free=gpu, zone_free=zone)
     phase = 2 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
     mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=float(pending), phase=phase)
     obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
     return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
 
 
-def take_off(node: F64, use: F64, gpu: F64, pod: F64) -> None:
-    """Take a pod off the row of its node, in place: requests, devices and what it is taken to use."""
+def take_off(node: F64, use: F64, gpu: F64, zone: F64, pod: F64) -> None:
+    """Take a pod off the rows of its node, in place: requests, devices and what it is taken to use.
+
+    The API does not say which devices and which NUMA zone it got: the fullest devices, every zone in part.
+    """
     taken = {
         U_CPU: pod[P_CPU],
         U_MEMORY: pod[P_MEMORY],
@@ -95,12 +102,18 @@ def take_off(node: F64, use: F64, gpu: F64, pod: F64) -> None:
         U_PODS: 1.0,
         U_CPU_NONZERO: nonzero_cpu(pod[P_CPU]),
         U_MEMORY_NONZERO: nonzero_memory(pod[P_MEMORY]),
+        U_MEMORY_WANTED: nonzero_memory(pod[P_MEMORY]),
         U_CPU_WANTED: pod[P_CPU_USE],
         U_IO_WANTED: pod[P_IO_USE],
         U_LOAD + int(pod[P_CLASS]): pod[P_CPU_USE],
     }
     for column, amount in taken.items():
         use[column] = max(0.0, use[column] - amount)
+    if use[U_PODS] == 0:
+        use[U_REMAINING] = 0.0
+    zones = int(node[N_ZONES])
+    for z in range(zones):
+        zone[z] += [zone_share(pod[column], z, zones) for column in (P_CPU, P_MEMORY)]
     fullest = sorted(range(min(MAX_GPUS, int(node[N_GPUS]))), key=lambda g: gpu[g])
     held = [g for g in fullest if gpu[g] + pod[P_GPU] <= 1000.0]
     for g in held[: int(pod[P_GPUS])]:
