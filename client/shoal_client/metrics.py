@@ -124,3 +124,75 @@ CLUSTER_USED = Gauge(
     ("resource",),
     registry=REGISTRY,
 )
+
+LATENCY_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0)
+EXTENDER_REQUESTS = Counter(
+    "shoal_extender_requests_total",
+    "Requests of kube-scheduler by verb and HTTP status.",
+    ("verb", "code"),
+    registry=REGISTRY,
+)
+EXTENDER_SECONDS = Histogram(
+    "shoal_extender_request_duration_seconds",
+    "From a request's last byte to its answer's first one.",
+    ("verb",),
+    buckets=LATENCY_BUCKETS,
+    registry=REGISTRY,
+)
+EXTENDER_WHOLE_NODES = Counter(
+    "shoal_extender_whole_nodes_total",
+    "Requests that carried whole nodes: the scheduler's stanza should say nodeCacheCapable: true.",
+    registry=REGISTRY,
+)
+DECISIONS = Counter(
+    "shoal_decisions_total",
+    "Answers by mode and by who gave the scores: the policy, or nobody (neutral).",
+    ("mode", "source"),
+    registry=REGISTRY,
+)
+FALLBACKS = Counter(
+    "shoal_fallbacks_total",
+    "Neutral answers by reason; modes (off, shadow, not_selected, one_node_only) are reasons too.",
+    ("reason",),
+    registry=REGISTRY,
+)
+MASKED_NODES = Counter(
+    "shoal_masked_nodes_total",
+    "Nodes that the filter verb kept from a pod: momentarily full, or lacking the hardware for ever.",
+    ("kind",),
+    registry=REGISTRY,
+)
+CHOICES_BOUND = Counter(
+    "shoal_choices_bound_total",
+    "Pods bound after a decision, by mode and by whether kube-scheduler took the policy's choice.",
+    ("mode", "agreed"),
+    registry=REGISTRY,
+)
+BREAKER_OPEN = Gauge(
+    "shoal_breaker_open", "1 while the circuit breaker keeps decisions from the policy.", registry=REGISTRY
+)
+DRIFT_INDEX = Gauge(
+    "shoal_drift_index",
+    "Population stability index of the observations against the policy's first window.",
+    registry=REGISTRY,
+)
+CLIPPED_RATIO = Gauge(
+    "shoal_observation_clipped_ratio",
+    "Share of the capped features of the latest observation that stood at their cap.",
+    registry=REGISTRY,
+)
+POLICY_INFO = Gauge(
+    "shoal_policy_info", "1 for the policy that is loaded.", ("version", "digest"), registry=REGISTRY
+)
+POLICY_RELOADS = Counter(
+    "shoal_policy_reloads_total",
+    "Artifacts that appeared on disk, by whether they were taken or refused.",
+    ("result",),
+    registry=REGISTRY,
+)
+ROLLBACKS = Counter(
+    "shoal_rollbacks_total",
+    "Policies taken back to Shadow, by the guardrail that asked for it.",
+    ("guardrail",),
+    registry=REGISTRY,
+)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy artifact that is served, read again when it changes on disk.
+
+A new artifact takes over at the next decision once it verifies, fits the feature tables and answers a
+decision with finite numbers. Otherwise the old one stays and the reason is told; a half-written directory is
+tried again until it is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from shoal_client.metrics import POLICY_INFO, POLICY_RELOADS
+from shoal_common.decide import TokenScorer, decide
+from shoal_common.errors import Fatal, ShoalError
+from shoal_common.observation import FC, FN, FP, FT, Observation
+from shoal_common.scorers.artifact import MANIFEST
+from shoal_common.scorers.artifact_numpy import open_artifact
+
+LOOK_SECONDS = 1.0
+Stamp = tuple[int, int, int]
+
+_log = logging.getLogger("shoal.client.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """A verified policy in memory."""
+
+    scorer: TokenScorer
+    digest: str
+    version: str
+    profiles: int
+
+
+@final
+class ArtifactFile:
+    """Loads the artifact of a directory, then again whenever its manifest changes."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Load at once; None serves no policy.
+
+        Raises:
+            InputError, SchemaMismatch, Fatal: the first one cannot be served.
+        """
+        self._directory = directory
+        self._stamp: Stamp | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="artifact", daemon=True)
+        self.current: ServedPolicy | None = None
+        self.problem = ""
+        if directory is not None:
+            self._stamp = _stamp(directory)
+            self._take(load(directory))
+
+    def start(self) -> None:
+        """Watch the directory from a thread of its own."""
+        if self._directory is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def look(self) -> bool:
+        """Load the artifact again if it changed; whether there is a new one."""
+        if self._directory is None:
+            return False
+        stamp = _stamp(self._directory)
+        if stamp is None or stamp == self._stamp:
+            return False
+        try:
+            policy = load(self._directory)
+        except (ShoalError, OSError, RuntimeError, ValueError) as error:
+            if str(error) != self.problem:
+                _log.warning("the policy on disk is not taken: %s", error)
+                POLICY_RELOADS.labels("refused").inc()
+            self.problem = str(error)
+            return False
+        self._stamp = stamp
+        self._take(policy)
+        POLICY_RELOADS.labels("taken").inc()
+        return True
+
+    def _take(self, policy: ServedPolicy) -> None:
+        self.current, self.problem = policy, ""
+        POLICY_INFO.clear()
+        POLICY_INFO.labels(policy.version, policy.digest).set(1)
+        _log.info("serving policy %s", policy.digest[:12])
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            self.look()
+
+
+def load(directory: Path) -> ServedPolicy:
+    """Open, verify and try an artifact.
+
+    Raises:
+        InputError, SchemaMismatch: it does not verify.
+        Fatal: it does not decide a decision that any policy can.
+    """
+    scorer = open_artifact(directory)
+    profiles = int(scorer.manifest["profiles"])
+    if decide(scorer, _example(profiles)).action[0] < 0:
+        raise Fatal(f"{directory}: gives no finite score for an ordinary decision; serve an earlier policy")
+    version = str(scorer.manifest["provenance"].get("version", ""))
+    return ServedPolicy(scorer, str(scorer.manifest["digest"]), version, profiles)
+
+
+def _example(profiles: int) -> Observation:
+    """Three half-empty nodes and a small pod."""
+    half = np.full((1, 3, FN), 0.5, np.float32)
+    return Observation(
+        node=half,
+        pair=np.full((1, 3, FP), 0.5, np.float32),
+        task=np.full((1, FT), 0.1, np.float32),
+        ctx=np.full((1, FC), 0.5, np.float32),
+        w=np.full((1, 4), 0.25, np.float32),
+        mask=np.ones((1, 3, profiles), np.bool_),
+        plugin=np.zeros((1, 3, 0), np.float32),
+    )
+
+
+def _stamp(directory: Path) -> Stamp | None:
+    try:
+        found = (directory / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

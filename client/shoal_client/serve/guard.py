@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a policy may answer for a pod now. Whatever speaks against it makes the answer neutral.
+
+Reasons are a fixed set, so that they can label a metric. Some are plain modes (nobody asked for a policy),
+the others are failures; both leave the placement to kube-scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, final
+
+from shoal_client.experience.records import Mode as RecordedMode
+from shoal_client.policies import AppliedPolicy, Policies
+from shoal_client.policy_spec import Mode
+from shoal_common.pods import PodRecord
+
+Reason = Literal[
+    "off", "not_selected", "one_node_only", "shadow",  # as asked for
+    "no_policy", "other_digest", "not_synced", "stale", "breaker_open", "deadline", "error", "not_finite",
+    "nothing_feasible", "out_of_distribution", "drift", "no_candidates",  # failures and doubts
+]  # fmt: skip
+BY_MODE = frozenset({"off", "not_selected", "one_node_only", "shadow"})
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+DEADLINE_SECONDS = 0.1  # where no policy says otherwise
+
+
+class Freshness(Protocol):
+    """What is asked of the cluster's state."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether nodes and pods were listed once."""
+
+    def staleness_seconds(self, kind: str) -> float:
+        """Seconds since the watch of this kind last heard from the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to happen with one request: `applied` decides it, unless `reason` says why nothing does."""
+
+    applied: AppliedPolicy | None
+    reason: Reason | None
+    serves: bool = False  # whether the policy's answer leaves the process
+
+    @property
+    def recorded_mode(self) -> RecordedMode:
+        """The mode under which an attempt is recorded."""
+        if self.applied is None or self.applied.mode is Mode.OFF:
+            return "off"
+        if not self.serves:
+            return "shadow"
+        return "canary" if self.applied.mode is Mode.CANARY else "active"
+
+    @property
+    def deadline_seconds(self) -> float:
+        """How long an answer may take."""
+        return DEADLINE_SECONDS if self.applied is None else self.applied.spec.fallback.timeout_ms / 1000.0
+
+
+@final
+class Guard:
+    """Plans requests from the policies in force, the loaded artifact and the age of the caches."""
+
+    def __init__(self, policies: Policies, live: Freshness, namespace: str = "") -> None:
+        """`namespace` is Shoal's own, whose pods are never masked."""
+        self._policies, self._live = policies, live
+        self._unmasked = SYSTEM_NAMESPACES | ({namespace} if namespace else frozenset())
+
+    def plan(self, pod: PodRecord, namespace_labels: Mapping[str, str], digest: str | None) -> Plan:
+        """The plan for a pod; `digest` is that of the loaded artifact, None without one."""
+        applied = self._policies.for_pod(pod, namespace_labels)
+        if applied is None:
+            return Plan(None, "not_selected")
+        if applied.mode is Mode.OFF:
+            return Plan(applied, "off")
+        if one_node_only(pod):
+            return Plan(applied, "one_node_only")
+        serves = applied.serves(pod)
+        if digest is None:
+            return Plan(applied, "no_policy", serves)
+        if not applied.admits(digest):
+            return Plan(applied, "other_digest", serves)
+        if not self._live.synced:
+            return Plan(applied, "not_synced", serves)
+        oldest = max(self._live.staleness_seconds(kind) for kind in ("Node", "Pod"))
+        if oldest > applied.spec.fallback.max_staleness_seconds:
+            return Plan(applied, "stale", serves)
+        return Plan(applied, None, serves)
+
+    def masks(self, pod: PodRecord) -> bool:
+        """Whether the filter verb may keep this pod off nodes: never system pods nor Shoal's own."""
+        return pod.namespace not in self._unmasked
+
+
+def one_node_only(pod: PodRecord) -> bool:
+    """Whether the pod may run on one named node alone, as a DaemonSet's pods may: there is no choice."""
+    terms = pod.required_nodes or ()
+    names = {r.values for term in terms for r in term.fields if r.key == "metadata.name" and r.operator == "In"}
+    every = all(any(r.key == "metadata.name" and r.operator == "In" for r in term.fields) for term in terms)
+    return bool(terms) and every and len(names) == 1 and len(next(iter(names))) == 1
