@@ -78,9 +78,11 @@ class Printed:
 
 
 def parse(line: bytes) -> Printed | None:
-    """One line of `bpftrace -f json`; None for what is neither a histogram nor a number."""
+    """One line of `bpftrace -f json`, empty for "attached"; None for anything else than these three."""
     try:
         found = msgspec.json.decode(line, type=_Line)
+        if found.type == "attached_probes":
+            return Printed({}, {})
         if found.type == "hist":
             histograms = msgspec.json.decode(found.data, type=dict[str, list[Bucket]])
             return Printed({name.lstrip("@"): value for name, value in histograms.items()}, {})
@@ -134,7 +136,7 @@ class ProbeProcess:
         self._thread.join(timeout=5.0)
 
     def metrics(self) -> Iterator[Metric]:
-        """What is known now; only `up` while the probe has printed nothing."""
+        """What is known now; only `up` before the first event."""
         with self._lock:
             up, histogram, numbers = self._up, self._histogram, dict(self._numbers)
         probe = self.probe

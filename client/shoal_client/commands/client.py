@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import typer
 
+from shoal_client.commands.agent import EPILOG as AGENT_EPILOG
+from shoal_client.commands.agent import agent
+
 EPILOG = """Examples:
 
   shoal client doctor --kubeconfig ~/.kube/config
@@ -17,3 +20,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG)
 @app.callback()
 def client() -> None:
     """The client of one cluster. It is safe by default: without a SchedulingPolicy it only watches."""
+
+
+app.command("agent", epilog=AGENT_EPILOG)(agent)
