@@ -30,7 +30,6 @@ from shoal_common.scorers.base import (
     Scorer,
     Scores,
     draw_candidate,
-    exploration_policy,
     select,
     taken_quotas,
 )
@@ -145,17 +144,18 @@ def decide(
 ) -> Decision:
     """Score a batch and choose: the best candidate, the first of equals.
 
-    With `exploration` the choice is drawn with `rng` from (1 - exploration) * softmax(logits) +
-    exploration * (any candidate), and every candidate's probability is given.
+    With `exploration` so large a share of the choices is drawn with `rng` from softmax(logits) instead, and
+    every candidate's probability is given: (1 - exploration) * (best) + exploration * softmax.
     """
     scores = scorer.score(obs)
     action = select(scores, obs.mask)
     if exploration is None or rng is None:
         return Decision(scores, action, taken_quotas(scores, action))
-    sound = action >= 0
-    mask = obs.mask.reshape(len(action), -1)
-    chances = exploration_policy(_softmax(scores.logits, mask & sound[:, None]), mask, exploration)
-    drawn = np.where(sound, draw_candidate(chances, mask, rng), -1)
+    batch, sound = np.arange(len(action)), action >= 0
+    mask = obs.mask.reshape(len(action), -1) & sound[:, None]
+    chances = exploration * _softmax(scores.logits, mask)
+    chances[batch[sound], action[sound]] += 1.0 - exploration
+    drawn = draw_candidate(chances, mask, rng)
     return Decision(scores, drawn, taken_quotas(scores, drawn), chances)
 
 

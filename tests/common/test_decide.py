@@ -130,8 +130,7 @@ def test_exploration_draws_with_the_chances_it_states() -> None:
         decision = decide(scorer, of(mask), 0.4, rng)
         taken[int(decision.action[0])] += 1
     assert decision.propensities is not None
-    third = 0.4 / 3
-    expected = [0.6 * 0.25 + third, 0.6 * 0.5 + third, 0.0, 0.6 * 0.25 + third]
+    expected = [0.4 * 0.25, 0.6 + 0.4 * 0.5, 0.0, 0.4 * 0.25]
     np.testing.assert_allclose(decision.propensities[0], expected, atol=1e-12)
     np.testing.assert_allclose(taken / 4000, expected, atol=0.03)
 

@@ -58,16 +58,6 @@ def taken_quotas(scores: Scores, action: npt.NDArray[np.int64]) -> F32:
     return np.where(action[:, None] >= 0, quota, np.float32(1)).astype(np.float32)
 
 
-def exploration_policy(policy: F64, mask: npt.NDArray[np.bool_], uniform: float) -> F64:
-    """(1 - uniform) * policy + uniform * (any feasible candidate), f64[B, C]; zeros on an empty mask.
-
-    policy [B, C] sums to 1 over the feasible mask [B, C].
-    """
-    feasible = mask.sum(-1, keepdims=True)
-    mixed: F64 = (1.0 - uniform) * policy * mask + uniform * mask / np.maximum(feasible, 1)
-    return mixed
-
-
 def draw_candidate(
     chances: F64, mask: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
@@ -81,8 +71,13 @@ def draw_candidate(
 def explore_policy(
     policy: F32, mask: npt.NDArray[np.bool_], uniform: float, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], F32]:
-    """Draw from `exploration_policy`: candidate i64[B], -1 on an empty mask, and its probability f32[B]."""
-    mixed = exploration_policy(policy.astype(np.float64), mask, uniform)
+    """Sample from (1 - uniform) * policy + uniform * (any feasible candidate).
+
+    policy [B, C] sums to 1 over the feasible mask [B, C] -> action i64[B], -1 on an empty mask, and its
+    probability f32[B].
+    """
+    feasible = mask.sum(-1, keepdims=True)
+    mixed = (1.0 - uniform) * policy.astype(np.float64) * mask + uniform * mask / np.maximum(feasible, 1)
     action = draw_candidate(mixed, mask, rng)
     chance = mixed[np.arange(len(mask)), np.maximum(action, 0)]
     return action, np.where(action >= 0, chance, 1.0).astype(np.float32)
