@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NoReturn, TypeVar, overload
 
@@ -14,13 +13,22 @@ from shoal_common.quantity import parse_quantity
 Default = TypeVar("Default")
 
 
-@dataclass(frozen=True, slots=True)
 class Field:
     """One place in a document: where it was read, its path, and what stands there (None when absent)."""
 
-    where: str
-    path: str
-    content: object
+    __slots__ = ("_inside", "_last", "content", "where")
+
+    def __init__(self, where: str, path: str, content: object, inside: Field | None = None) -> None:
+        """The place `path`, below the place `inside` where there is one."""
+        self.where, self._last, self.content, self._inside = where, path, content, inside
+
+    @property
+    def path(self) -> str:
+        """The place's path from the document's root: `spec.containers[0].name`; "" is the root itself."""
+        if self._inside is None:
+            return self._last
+        above = self._inside.path
+        return f"{above}.{self._last}" if above and not self._last.startswith("[") else above + self._last
 
     def refuse(self, problem: str, remedy: str) -> NoReturn:
         """Raise the InputError of this place; a name in its path that would break the line is escaped."""
@@ -33,8 +41,12 @@ class Field:
         Raises:
             InputError: this is not an object.
         """
-        path = f"{self.path}.{key}" if self.path else key
-        return Field(self.where, path, self.members().get(key))
+        content = self.content
+        if content is None:
+            return Field(self.where, key, None, self)
+        if not isinstance(content, dict):
+            self.refuse(f"is {_kind(content)}", "write a JSON object")
+        return Field(self.where, key, content.get(key), self)
 
     def members(self) -> dict[str, object]:
         """The members of this object; none when absent."""
@@ -51,7 +63,7 @@ class Field:
         if not isinstance(self.content, list):
             self.refuse(f"is {_kind(self.content)}", "write a JSON list")
         for index, element in enumerate(self.content):
-            yield Field(self.where, f"{self.path}[{index}]", element)
+            yield Field(self.where, f"[{index}]", element, self)
 
     @property
     def present(self) -> bool:
@@ -94,7 +106,10 @@ class Field:
 
     def labels(self) -> dict[str, str]:
         """The map of strings here; empty when absent."""
-        return {key: self.get(key).text() for key in self.members()}
+        members = self.members()
+        if all(type(text) is str for text in members.values()):
+            return members.copy()  # type: ignore[return-value]
+        return {key: self.get(key).text() for key in members}
 
     def quantities(self) -> dict[str, Fraction]:
         """The map of Kubernetes quantities here; empty when absent."""

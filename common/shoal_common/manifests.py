@@ -68,7 +68,8 @@ def read_node(source: Field) -> NodeRecord:
         ),
         uid=metadata.get("uid").text(""),
         annotations=_annotations(metadata),
-        ready=_condition(status, "Ready").get("status").text("True") == "True",
+        ready=_conditions(status).get("Ready", Field(status.where, "", None)).get("status").text("True")
+        == "True",
         pressure=tuple(
             c.get("type").text()
             for c in status.get("conditions").items()
@@ -116,7 +117,9 @@ def read_pod(source: Field) -> PodRecord:
     affinity = spec.get("affinity")
     nodes, pods, anti = (affinity.get(k) for k in ("nodeAffinity", "podAffinity", "podAntiAffinity"))
     containers = (*spec.get("containers").items(), *spec.get("initContainers").items())
-    owner = next(metadata.get("ownerReferences").items(), Field(source.where, "", None))
+    owner = next(
+        metadata.get("ownerReferences").items(), Field(source.where, "ownerReferences", None, metadata)
+    )
     return PodRecord(
         name=metadata.get("name").text(),
         namespace=namespace,
@@ -150,21 +153,27 @@ def read_pod(source: Field) -> PodRecord:
         owner_name=owner.get("name").text(""),
         gates=tuple(g.get("name").text() for g in spec.get("schedulingGates").items()),
         created_at=_seconds(metadata.get("creationTimestamp")),
-        status=_status(status),
+        status=read_status(status),
     )
 
 
-def _status(status: Field) -> PodStatus:
-    scheduled, ready = _condition(status, "PodScheduled"), _condition(status, "Ready")
-    placed, is_ready = (c.get("status").text("") == "True" for c in (scheduled, ready))
+def read_status(status: Field) -> PodStatus:
+    """Build what became of a pod from its `status`.
+
+    Raises:
+        InputError: a field is wrong; the error names it.
+    """
+    conditions = _conditions(status)
+    nothing = Field(status.where, "conditions", None, status)
+    scheduled, ready = conditions.get("PodScheduled", nothing), conditions.get("Ready", nothing)
+    disruption = conditions.get("DisruptionTarget", nothing)
+    placed, is_ready, disrupted = (c.get("status").text("") == "True" for c in (scheduled, ready, disruption))
     waiting = scheduled.get("status").text("") == "False"
-    disruption, resize = _condition(status, "DisruptionTarget"), _condition(status, "PodResizePending")
-    running = _condition(status, "PodResizeInProgress")
+    containers = list(status.get("containerStatuses").items())
     ends = [
-        c.get(state).get("terminated")
-        for c in status.get("containerStatuses").items()
-        for state in ("state", "lastState")
-    ]
+        end for c in containers for state in ("state", "lastState")
+        if (end := c.get(state).get("terminated")).present
+    ]  # fmt: skip
     return PodStatus(
         ready=is_ready,
         scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if placed else 0.0,
@@ -174,20 +183,29 @@ def _status(status: Field) -> PodStatus:
         reason=status.get("reason").text(""),
         unschedulable=scheduled.get("message").text("") if waiting else "",
         unschedulable_at=_seconds(scheduled.get("lastTransitionTime")) if waiting else 0.0,
-        disruption=disruption.get("reason").text("") if disruption.get("status").text("") == "True" else "",
+        disruption=disruption.get("reason").text("") if disrupted else "",
         nominated_node=status.get("nominatedNodeName").text(""),
-        restarts=sum(c.get("restartCount").integer(0) for c in status.get("containerStatuses").items()),
+        restarts=sum(c.get("restartCount").integer(0) for c in containers),
         oom_killed=any(end.get("reason").text("") == "OOMKilled" for end in ends),
-        resize=resize.get("reason").text("")
-        or running.get("reason").text("")
-        or ("InProgress" if running.get("status").text("") == "True" else ""),
+        resize=_resize(conditions),
     )
 
 
-def _condition(status: Field, kind: str) -> Field:
-    """The condition of this type; absent where there is none."""
-    found = (c for c in status.get("conditions").items() if c.get("type").text("") == kind)
-    return next(found, Field(status.where, f"{status.path}.conditions", None))
+def _resize(conditions: Mapping[str, Field]) -> str:
+    """Where a resize in place stands: the reason, or that it is in progress; "" when there is none."""
+    pending, running = conditions.get("PodResizePending"), conditions.get("PodResizeInProgress")
+    reasons = [c.get("reason").text("") for c in (pending, running) if c is not None]
+    if any(reasons):
+        return next(filter(None, reasons))
+    return "InProgress" if running is not None and running.get("status").text("") == "True" else ""
+
+
+def _conditions(status: Field) -> dict[str, Field]:
+    """An object's conditions by type, the first of each."""
+    found: dict[str, Field] = {}
+    for condition in status.get("conditions").items():
+        found.setdefault(condition.get("type").text(""), condition)
+    return found
 
 
 def _annotations(metadata: Field) -> dict[str, str]:
@@ -231,7 +249,7 @@ def _resources(spec: Field, status: Field) -> PodResources:
 
 def _container(source: Field, reported: Mapping[str, Field]) -> ContainerResources:
     resources = source.get("resources")
-    status = reported.get(source.get("name").text(""), Field(source.where, source.path, None))
+    status = reported.get(source.get("name").text(""), Field(source.where, "resources", None, source))
     actuated = status.get("resources")
     return ContainerResources(
         requests=resources.get("requests").quantities(),
@@ -244,7 +262,7 @@ def _container(source: Field, reported: Mapping[str, Field]) -> ContainerResourc
 
 def _stays(container: Field) -> bool:
     """Containers and sidecars keep host ports and are resized; an init container that ends is not."""
-    return ".initContainers[" not in container.path or container.get("restartPolicy").text("") == "Always"
+    return "initContainers[" not in container.path or container.get("restartPolicy").text("") == "Always"
 
 
 def _host_ports(container: Field) -> list[HostPort]:

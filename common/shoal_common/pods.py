@@ -9,16 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from shoal_common.requests import (
-    NON_MISSING,
-    PodResources,
-    bound_defaults,
-    effective_requests,
-    qos_class,
-    rounded,
-)
+from shoal_common.requests import PodResources
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Taint, Toleration
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -108,7 +100,7 @@ class PodStatus:
 NO_STATUS = PodStatus()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """A pod, bound when `node_name` is set."""
 
@@ -142,25 +134,25 @@ class PodRecord:
     created_at: float = 0.0  # seconds since the epoch
     status: PodStatus = NO_STATUS
 
-    @cached_property
+    @property
     def requests(self) -> dict[str, int]:
         """Effective requests: cpu in millicores, others in bytes or counts."""
-        return rounded(effective_requests(self.resources))
+        return self.resources.requests
 
-    @cached_property
+    @property
     def nonzero_requests(self) -> dict[str, int]:
         """Effective requests where containers without cpu (memory) count 100m (200Mi): for scoring only."""
-        return rounded(effective_requests(self.resources, NON_MISSING))
+        return self.resources.nonzero_requests
 
-    @cached_property
+    @property
     def nonzero_bound_requests(self) -> dict[str, int]:
         """The same as its node counts them once it is bound: pod-level requests switch defaults off."""
-        return rounded(effective_requests(self.resources, bound_defaults(self.resources)))
+        return self.resources.nonzero_bound_requests
 
-    @cached_property
+    @property
     def qos(self) -> str:
         """Guaranteed, Burstable or BestEffort."""
-        return qos_class(self.resources)
+        return self.resources.qos
 
     @property
     def finished(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from shoal_common.quantity import milli_value, value
 
@@ -32,9 +33,12 @@ class ContainerResources:
     allocated: ResourceList | None = None  # status.allocatedResources
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodResources:
-    """Everything that a pod's effective requests and its QoS class depend on."""
+    """Everything that a pod's effective requests and its QoS class depend on; both are computed once.
+
+    Requests are rounded: cpu in millicores, others in bytes or counts.
+    """
 
     containers: tuple[ContainerResources, ...] = ()
     init_containers: tuple[ContainerResources, ...] = ()
@@ -42,6 +46,26 @@ class PodResources:
     pod_requests: ResourceList = field(default_factory=dict)  # spec.resources
     pod_limits: ResourceList = field(default_factory=dict)
     resize_infeasible: bool = False
+
+    @cached_property
+    def requests(self) -> dict[str, int]:
+        """Effective requests."""
+        return rounded(effective_requests(self))
+
+    @cached_property
+    def nonzero_requests(self) -> dict[str, int]:
+        """Effective requests where containers without cpu (memory) count 100m (200Mi): for scoring only."""
+        return rounded(effective_requests(self, NON_MISSING))
+
+    @cached_property
+    def nonzero_bound_requests(self) -> dict[str, int]:
+        """The same as a node counts them once the pod is bound: pod-level requests switch defaults off."""
+        return rounded(effective_requests(self, bound_defaults(self)))
+
+    @cached_property
+    def qos(self) -> str:
+        """Guaranteed, Burstable or BestEffort."""
+        return qos_class(self)
 
 
 def effective_requests(pod: PodResources, defaults: ResourceList | None = None) -> dict[str, Fraction]:
