@@ -18,7 +18,22 @@ is created is served at once. docs/control-plane.md has the table of what is emu
 
 from shoal_simulations.control_plane.api import ApiServer
 from shoal_simulations.control_plane.builders import node, pod, ready
+from shoal_simulations.control_plane.extenders import Stanza, read_configuration
 from shoal_simulations.control_plane.failures import ApiError
+from shoal_simulations.control_plane.kubelet import Kubelet
 from shoal_simulations.control_plane.requests import Request
+from shoal_simulations.control_plane.scheduler import Attempt, Scheduler
 
-__all__ = ["ApiError", "ApiServer", "Request", "node", "pod", "ready"]
+__all__ = [
+    "ApiError",
+    "ApiServer",
+    "Attempt",
+    "Kubelet",
+    "Request",
+    "Scheduler",
+    "Stanza",
+    "node",
+    "pod",
+    "read_configuration",
+    "ready",
+]
