@@ -196,3 +196,15 @@ ROLLBACKS = Counter(
     ("guardrail",),
     registry=REGISTRY,
 )
+
+OPERATOR_SYNCED = Gauge(
+    "shoal_operator_synced", "1 once the cluster's scheduling policies were read.", registry=REGISTRY
+)
+OPERATOR_ERRORS = Counter(
+    "shoal_operator_errors_total",
+    "Failed calls and broken watches of the operator; what was known stays in force.",
+    registry=REGISTRY,
+)
+POLICY_MODE = Gauge(
+    "shoal_policies", "Scheduling policies by the mode that is in force.", ("mode",), registry=REGISTRY
+)

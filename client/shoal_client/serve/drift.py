@@ -56,8 +56,9 @@ def clipped_ratio(obs: Observation) -> float:
         + np.count_nonzero(obs.pair[0][:, PAIR_CAPPED] >= PAIR_HIGH[PAIR_CAPPED])
         + np.count_nonzero(obs.task[0][TASK_CAPPED] >= TASK_HIGH[TASK_CAPPED])
     )
-    nodes = obs.node.shape[1]
-    return at_cap / max(nodes * (len(NODE_CAPPED) + len(PAIR_CAPPED)) + len(TASK_CAPPED), 1)
+    nodes = int(obs.node.shape[1])
+    capped = nodes * (len(NODE_CAPPED) + len(PAIR_CAPPED)) + len(TASK_CAPPED)
+    return int(at_cap) / max(capped, 1)
 
 
 @final

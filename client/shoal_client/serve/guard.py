@@ -78,17 +78,18 @@ class Guard:
             return Plan(applied, "off")
         if one_node_only(pod):
             return Plan(applied, "one_node_only")
-        serves = applied.serves(pod)
+        return Plan(applied, self._failure(applied, digest), applied.serves(pod))
+
+    def _failure(self, applied: AppliedPolicy, digest: str | None) -> Reason | None:
+        """Why the policy cannot decide at this moment."""
         if digest is None:
-            return Plan(applied, "no_policy", serves)
+            return "no_policy"
         if not applied.admits(digest):
-            return Plan(applied, "other_digest", serves)
+            return "other_digest"
         if not self._live.synced:
-            return Plan(applied, "not_synced", serves)
+            return "not_synced"
         oldest = max(self._live.staleness_seconds(kind) for kind in ("Node", "Pod"))
-        if oldest > applied.spec.fallback.max_staleness_seconds:
-            return Plan(applied, "stale", serves)
-        return Plan(applied, None, serves)
+        return "stale" if oldest > applied.spec.fallback.max_staleness_seconds else None
 
     def masks(self, pod: PodRecord) -> bool:
         """Whether the filter verb may keep this pod off nodes: never system pods nor Shoal's own."""
@@ -98,6 +99,8 @@ class Guard:
 def one_node_only(pod: PodRecord) -> bool:
     """Whether the pod may run on one named node alone, as a DaemonSet's pods may: there is no choice."""
     terms = pod.required_nodes or ()
-    names = {r.values for term in terms for r in term.fields if r.key == "metadata.name" and r.operator == "In"}
+    names = {
+        r.values for term in terms for r in term.fields if r.key == "metadata.name" and r.operator == "In"
+    }
     every = all(any(r.key == "metadata.name" and r.operator == "In" for r in term.fields) for term in terms)
     return bool(terms) and every and len(names) == 1 and len(next(iter(names))) == 1

@@ -177,7 +177,9 @@ def _read(body: bytes, kind: type[Type]) -> Type:
         renamed = {exact.get(key.lower(), key): value for key, value in found.items()}
         return msgspec.json.decode(msgspec.json.encode(renamed), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(WHERE, "body", f"cannot be read ({error})", "send what kube-scheduler sends") from error
+        raise InputError(
+            WHERE, "body", f"cannot be read ({error})", "send what kube-scheduler sends"
+        ) from error
 
 
 def _object(raw: msgspec.Raw) -> _Object:

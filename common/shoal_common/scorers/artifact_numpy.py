@@ -82,7 +82,8 @@ class NumpyScorer:
 
 
 def _relu(values: F32) -> F32:
-    return np.maximum(values, 0)
+    positive: F32 = np.maximum(values, np.float32(0))
+    return positive
 
 
 def _softmax(logits: F32) -> F32:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One decision on the live cluster: nodes by name and a pod -> scores and a choice, without any effect.
+
+What it returns is what prioritize answers, what an actuator carries out and what `explain` shows.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from shoal_client.metrics import CLIPPED_RATIO, DRIFT_INDEX
+from shoal_client.policies import AppliedPolicy
+from shoal_client.serve.artifact_file import ArtifactFile, ServedPolicy
+from shoal_client.serve.drift import Drift, clipped_ratio
+from shoal_client.serve.guard import Reason
+from shoal_client.serve.live import I64, LiveState
+from shoal_common.cluster import F64, Mask, feasible_mask
+from shoal_common.decide import Context, Decision, Embeddings, decide, observe
+from shoal_common.observation import Observation
+from shoal_common.pods import PodRecord
+from shoal_common.tables import pod_row
+
+TABLED = frozenset({"cpu", "memory", "pods"})
+"""Resources whose room the tables tell; for others every candidate is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A decision on N asked nodes, K of which are known."""
+
+    known: Mask  # [N]
+    feasible: Mask  # [N]; False where not known
+    names: Sequence[str]  # the known ones, [K]
+    policy: str  # digest
+    observation: Observation | None = None  # of the known nodes; None where there is none of them
+    decision: Decision | None = None  # None where `reason` came before it
+    reason: Reason | None = None  # why the policy has no say
+
+    @property
+    def chosen(self) -> int:
+        """The chosen node's place among the known ones, -1 where there is no choice."""
+        if self.decision is None or self.observation is None or self.decision.action[0] < 0:
+            return -1
+        return int(self.decision.action[0]) // int(self.observation.mask.shape[2])
+
+
+@final
+class Decider:
+    """Decides with the policy that is loaded; one decision at a time."""
+
+    def __init__(self, live: LiveState, artifact: ArtifactFile, seed: int | None = None) -> None:
+        self._live, self._artifact = live, artifact
+        self._rng = np.random.default_rng(seed)
+        self._served: ServedPolicy | None = None
+        self._embeddings: Embeddings | None = None
+        self._drift = Drift()
+        self._mutex = threading.Lock()
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the loaded policy, None without one."""
+        return self._artifact.current.digest if self._artifact.current else None
+
+    def judge(self, pod: PodRecord, names: Sequence[str], applied: AppliedPolicy) -> Judgement:
+        """Decide on a pod among these nodes under a policy's settings; the artifact must be loaded."""
+        with self._mutex:
+            served, embeddings = self._policy()
+            cluster = self._live.cluster
+            embeddings.update(cluster, self._live.take_changed())
+            rows = self._live.rows(names)
+            known = (rows >= 0) & (rows < len(cluster))
+            if not known.any():
+                return Judgement(known, known, (), served.digest, reason="no_candidates")
+            rows = rows[known]
+            seen = names if known.all() else [names[i] for i in np.flatnonzero(known).tolist()]
+            row = pod_row(pod, self._live.apps(pod))
+            fits = self._feasible(pod, row, seen, rows)
+            mask = np.repeat(fits[:, None], served.profiles, axis=1)
+            w = applied.weights.array()
+            obs = observe(cluster, row, mask, w, self._context(), rows, embeddings.features)
+            feasible = np.zeros(len(known), np.bool_)
+            feasible[known] = fits
+            reason = self._doubt(obs, applied)
+            if reason is not None:
+                return Judgement(known, feasible, seen, served.digest, obs, reason=reason)
+            share = applied.spec.exploration.epsilon or None
+            decision = decide(embeddings.at(rows), obs, share, self._rng)
+        empty = decision.action[0] < 0
+        found: Reason | None = None if not empty else "not_finite" if fits.any() else "nothing_feasible"
+        return Judgement(known, feasible, seen, served.digest, obs, decision, found)
+
+    def _policy(self) -> tuple[ServedPolicy, Embeddings]:
+        """The loaded policy with its tokens; a new one starts its own."""
+        served = self._artifact.current
+        assert served is not None  # noqa: S101 (the guard's plan says so)
+        if served is not self._served or self._embeddings is None:
+            self._served, self._embeddings = served, Embeddings(served.scorer)
+            self._drift = Drift()
+        return served, self._embeddings
+
+    def _feasible(self, pod: PodRecord, row: F64, names: Sequence[str], rows: I64) -> Mask:
+        """Which known nodes have room, bool[K]; what the tables do not tell is asked node by node."""
+        cluster = self._live.cluster
+        fits = np.empty(len(rows), np.bool_)
+        feasible_mask(cluster.node[rows], cluster.use[rows], cluster.gpu_free[rows], row, fits)
+        if not pod.requests.keys() <= TABLED:
+            for k in np.flatnonzero(fits).tolist():
+                fits[k] = not self._live.insufficient(names[k], pod)
+        return fits
+
+    def _context(self) -> Context:
+        now = time.localtime()
+        hour = now.tm_hour + now.tm_min / 60.0
+        return Context(pending=float(self._live.pending), phase=2.0 * math.pi * hour / 24.0)
+
+    def _doubt(self, obs: Observation, applied: AppliedPolicy) -> Reason | None:
+        """Why this observation is not one that the policy can judge."""
+        limits, ratio = applied.spec.drift, clipped_ratio(obs)
+        self._drift.see(obs, limits.window_decisions)
+        CLIPPED_RATIO.set(ratio)
+        DRIFT_INDEX.set(self._drift.index)
+        if ratio > limits.max_clipped_ratio:
+            return "out_of_distribution"
+        return "drift" if self._drift.index > limits.max_shift else None
