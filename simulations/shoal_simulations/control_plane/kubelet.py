@@ -102,8 +102,11 @@ class Kubelet:
         with self._lock:
             if event == DELETED:
                 self._nodes.pop(node.name, None)
-            else:
-                self._nodes[node.name] = node
+                return
+            if self._nodes.get(node.name) != node:
+                self._dirty += [uid for uid, (pod, _) in self._pods.items() if pod.node_name == node.name]
+                self._lock.notify_all()
+            self._nodes[node.name] = node
 
     def _change_pod(self, event: str, content: Content) -> None:
         pod = read_pod(Field("pod", "", content))
@@ -113,6 +116,8 @@ class Kubelet:
             elif pod.node_name:
                 self._pods[pod.uid] = (pod, content)
                 self._dirty.append(pod.uid)
+            if event == DELETED or pod.finished:  # there is room for resizes that wait
+                self._dirty += [uid for uid, (known, _) in self._pods.items() if known.status.resize]
             self._lock.notify_all()
 
     def _forget(self, uid: str) -> None:

@@ -131,7 +131,7 @@ def test_a_resize_without_room_is_deferred_until_there_is(api: ApiServer) -> Non
         reach(api, "Running", name)
     resize(api, "3")
     assert api.wait(lambda: condition(api, "PodResizePending").get("reason") == "Deferred")
-    resize(api, "1")
+    api.delete("pods", "other", grace=0)
     assert api.wait(lambda: condition(api, "PodResizePending") == {})
 
 
