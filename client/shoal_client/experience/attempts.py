@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
-from shoal_common.tables import pod_row
 
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.apps import AppHistory
@@ -57,6 +56,7 @@ from shoal_client.experience.watched import Live, watched
 from shoal_client.metrics import EXPERIENCE_DECISIONS, EXPERIENCE_OUTCOMES, EXPERIENCE_WAITING
 from shoal_common.cluster import P_CLASS, P_SLA
 from shoal_common.pods import PodRecord
+from shoal_common.tables import pod_row
 from shoal_common.twin.batch import RewardHorizon
 
 REASON_LENGTH: Final = 500
@@ -249,7 +249,7 @@ class Attempts:
     def _watched(self, followed: _Pod, pod: PodRecord, row: F64, bound_at: float) -> tuple[int, bool]:
         """Record a bind that nobody asked us about; its id, and whether it may be learned from."""
         record = self._record(pod, followed, "watched", "off", "")
-        found = watched(self._live, pod, row, pod.node_name, len(self._waiting), self._rng)
+        found = watched(self._live, pod, row, pod.node_name, 1 + len(self._waiting), self._rng)
         seen, action = found or (None, -1)
         self._store.decided(replace(record, seen=seen))
         self._store.bound(record.id, pod.node_name, bound_at, Choice(action))

@@ -100,14 +100,23 @@ class World:
             return list(reader.rows())
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_pod():
     return pod
 
 
+@pytest.fixture(scope="session")
+def make_world():
+    """A world of four nodes on a running store."""
+
+    def make(store: ExperienceStore, nodes: int = 4, now: float = 1_000.0) -> World:
+        live = Live(nodes)
+        return World(store, live, Attempts(store, live, AppHistory(store.key), Settings(), now), now)
+
+    return make
+
+
 @pytest.fixture
-def world(tmp_path):
-    live = Live()
+def world(tmp_path, make_world):
     with ExperienceStore(tmp_path / "experience", StoreConfig(capacity=1_000, tenant_cap=1_000)) as store:
-        apps = AppHistory(store.key)
-        yield World(store, live, Attempts(store, live, apps, Settings(), 1_000.0))
+        yield make_world(store)
