@@ -81,8 +81,8 @@ class Extender:
 
     async def _prioritize(self, body: bytes) -> Reply:
         asked = _candidates(body)
-        scores = await settle(self._service.prioritize(asked))
-        return 200, write_priorities(asked.names, scores)
+        found = await settle(self._service.prioritize(asked))
+        return 200, write_priorities(asked.names, found.scores)
 
     async def _filter(self, body: bytes) -> Reply:
         asked = _candidates(body)

@@ -23,7 +23,7 @@ Reason = Literal[
 ]  # fmt: skip
 BY_MODE = frozenset({"off", "not_selected", "one_node_only", "shadow"})
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-DEADLINE_SECONDS = 0.1  # where no policy says otherwise
+DEADLINE_SECONDS, SCALE = 0.1, 10  # where no policy says otherwise
 
 
 class Freshness(Protocol):
@@ -58,6 +58,11 @@ class Plan:
     def deadline_seconds(self) -> float:
         """How long an answer may take."""
         return DEADLINE_SECONDS if self.applied is None else self.applied.spec.fallback.timeout_ms / 1000.0
+
+    @property
+    def scale(self) -> int:
+        """The highest score."""
+        return SCALE if self.applied is None else self.applied.spec.score_scale
 
 
 @final

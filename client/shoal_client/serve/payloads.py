@@ -111,6 +111,11 @@ def read_candidates(body: bytes) -> Candidates:
     return Candidates(pod, [_object(raw).metadata.name for raw in whole], whole)
 
 
+def read_pod_json(text: bytes) -> PodRecord:
+    """A pod as the API writes it; raises InputError."""
+    return _pod(msgspec.Raw(text))
+
+
 def read_binding(body: bytes) -> Binding:
     """Read a bind request; raises InputError when it is none or a field of it is empty."""
     binding = _read(body, Binding)

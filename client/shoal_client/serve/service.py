@@ -93,6 +93,16 @@ class Pending(Generic[Answer]):
             return self.late()
 
 
+@dataclass(frozen=True, slots=True)
+class Prioritized:
+    """Scores of N nodes, 0 to `scale`; all 0 where there is a `reason` why the policy has no say."""
+
+    scores: list[int]
+    scale: int
+    policy: str  # digest of the loaded policy, "" without one
+    reason: Reason | None = None
+
+
 @final
 class DecisionService:
     """Answers requests; every method may be called from any thread."""
@@ -119,7 +129,7 @@ class DecisionService:
         self._stopped.set()
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def prioritize(self, asked: Candidates, source: Source = "extender") -> Pending[list[int]]:
+    def prioritize(self, asked: Candidates, source: Source = "extender") -> Pending[Prioritized]:
         """Scores of the asked nodes, in their order."""
         plan = self._plan(asked.pod)
         if len(asked.names) < 2 and plan.reason is None:
@@ -185,11 +195,11 @@ class DecisionService:
         self._breaker.failed()
         BREAKER_OPEN.set(self._breaker.open)
 
-    def _scores(self, asked: Candidates, plan: Plan, source: Source, expires: float) -> list[int]:
+    def _scores(self, asked: Candidates, plan: Plan, source: Source, expires: float) -> Prioritized:
         assert plan.applied is not None  # noqa: S101 (a plan without a reason has a policy)
         found = self._decider.judge(asked.pod, asked.names, plan.applied)
         if self._clock() >= expires:
-            return [0] * len(asked.names)  # nobody waits for it any more
+            return Prioritized([], 0, "", "deadline")  # nobody waits for it any more
         self._record(asked.pod, found, plan, source)
         if found.reason is not None:
             self._doubt(plan, found.reason)
@@ -201,19 +211,18 @@ class DecisionService:
             return self._neutral(asked, plan, "shadow", source)
         self._live.reserve(asked.pod, node)
         DECISIONS.labels(plan.recorded_mode, "policy").inc()
-        return self._integers(found, plan)
+        return Prioritized(self._integers(found, plan), plan.scale, found.policy)
 
     def _integers(self, found: Judgement, plan: Plan) -> list[int]:
-        assert plan.applied is not None and found.decision is not None  # noqa: S101, PT018
-        scale = plan.applied.spec.score_scale
+        assert found.decision is not None  # noqa: S101
         scores: list[int]
         logits = found.known.astype("float32")
         logits[found.known] = found.decision.scores.logits[0].max(-1)
         if found.decision.propensities is not None:
             place = int(found.known.nonzero()[0][found.chosen])
-            scores = forced_scores(place, len(logits), scale).tolist()
+            scores = forced_scores(place, len(logits), plan.scale).tolist()
         else:
-            scores = integer_scores(logits, found.feasible, found.known, scale).tolist()
+            scores = integer_scores(logits, found.feasible, found.known, plan.scale).tolist()
         return scores
 
     def _record(self, pod: PodRecord, found: Judgement, plan: Plan, source: Source) -> None:
@@ -237,13 +246,13 @@ class DecisionService:
 
     def _neutral(
         self, asked: Candidates, plan: Plan, reason: Reason, source: Source, recorded: bool = False
-    ) -> list[int]:
+    ) -> Prioritized:
         """Equal scores, counted, and where something failed told to the recorder."""
         FALLBACKS.labels(reason).inc()
         DECISIONS.labels(plan.recorded_mode, "fallback").inc()
         if reason not in BY_MODE and not recorded:
             self._refused(asked.pod, plan, reason, source)
-        return [0] * len(asked.names)
+        return Prioritized([0] * len(asked.names), plan.scale, self._decider.digest or "", reason)
 
     def _refused(self, pod: PodRecord, plan: Plan, reason: str, source: Source) -> None:
         if self._recorder is not None:
