@@ -77,7 +77,9 @@ class Application:
             if request.watching:
                 await self._watch(request, receive, send)
                 return
-            result = answer(self.registry, request, self.faults.denied)
+            # in a thread where a webhook may be called, so that the server goes on meanwhile
+            carry_out = asyncio.to_thread if request.method == "POST" else _at_once
+            result = await carry_out(answer, self.registry, request, self.faults.denied)
         except ApiError as error:
             plain = error.reason == PLAIN_TEXT
             raw = error.message.encode() if plain else msgspec.json.encode(error.status())
@@ -213,6 +215,10 @@ class _Stream:
         seconds = None if self.silent else max(0.0, due - time.monotonic())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.woken.wait(), seconds)
+
+
+async def _at_once(act: Callable[..., Answer], *arguments: Any) -> Answer:
+    return act(*arguments)
 
 
 JSON_HEADERS = [(b"content-type", JSON_TYPE.encode())]

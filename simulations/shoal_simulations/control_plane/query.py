@@ -76,6 +76,19 @@ def _requirement(text: str) -> Requirement:
     raise bad_request(f"unable to parse requirement: {text!r}")
 
 
+def selects(selector: Mapping[str, Any] | None, content: Mapping[str, Any]) -> bool:
+    """Whether a label selector object picks an object; an empty one picks all, none picks none."""
+    if selector is None:
+        return False
+    lines = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for line in selector.get("matchExpressions") or ():
+        values = f"({','.join(line.get('values') or ())})"
+        texts = {"In": f"in {values}", "NotIn": f"notin {values}", "Exists": "", "DoesNotExist": ""}
+        lead = "!" if line["operator"] == "DoesNotExist" else ""
+        lines.append(f"{lead}{line['key']} {texts[line['operator']]}".strip())
+    return label_test(",".join(lines))(content)
+
+
 def field_test(text: str, resource: Resource) -> Test:
     """A test of an object's fields; an empty text passes all.
 

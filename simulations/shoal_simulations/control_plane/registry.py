@@ -26,6 +26,7 @@ from shoal_simulations.control_plane.failures import (
 )
 from shoal_simulations.control_plane.resources import BUILT_IN, Resource
 from shoal_simulations.control_plane.store import Key, Store, Stored
+from shoal_simulations.control_plane.webhooks import CONFIGURATIONS, mutated
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 CONDITIONAL = ("leases.coordination.k8s.io",)
@@ -91,6 +92,8 @@ class Registry:
             new["metadata"]["generation"] = 1
         if resource.status and resource.qualified != "nodes":
             new.pop("status", None)
+        if self.store.items(self.resource(CONFIGURATIONS)):
+            new = self._mutated(resource, new)
         with self.store.lock:
             new = in_order(resource, self._prepared(resource, new))
             key = (namespace, new["metadata"]["name"])
@@ -201,6 +204,14 @@ class Registry:
         if resource.qualified in self.schemas:
             new = self.schemas[resource.qualified].admit(new)
         return new
+
+    def _mutated(self, resource: Resource, new: dict[str, Any]) -> dict[str, Any]:
+        """The object after webhooks, which see pods with their defaults."""
+        if resource.qualified == "pods":
+            new = pod_rules.complete(new, self._priorities(), self.now())
+            new.pop("status")
+        kinds = (self.resource(CONFIGURATIONS), self.resource("namespaces"))
+        return mutated(self.store, *kinds, resource, new)
 
     def with_topology(self, metadata: Content, node: str) -> dict[str, Any]:
         """A pod's metadata with the zone and region of the node that it is bound to, where known."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal_simulations.control_plane.failures import ApiError, bad_request, conflict, invalid
-from shoal_simulations.control_plane.query import label_test
+from shoal_simulations.control_plane.query import selects
 from shoal_simulations.control_plane.registry import Registry
 from shoal_simulations.control_plane.resources import Resource
 from shoal_simulations.control_plane.store import Key
@@ -115,7 +115,7 @@ def _spend_budget(registry: Registry, pod: Content) -> None:
     matching = [
         (key, stored.content)
         for key, stored in registry.store.items(budgets)
-        if key[0] == namespace and _selects(stored.content["spec"].get("selector"), pod)
+        if key[0] == namespace and selects(stored.content["spec"].get("selector"), pod)
     ]
     if len(matching) > 1:
         text = (
@@ -126,7 +126,7 @@ def _spend_budget(registry: Registry, pod: Content) -> None:
         covered = [
             p.content
             for k, p in registry.store.items(registry.resource("pods"))
-            if k[0] == namespace and _selects(budget["spec"].get("selector"), p.content)
+            if k[0] == namespace and selects(budget["spec"].get("selector"), p.content)
         ]
         status = disruption_status(budget["spec"], covered)
         spent = {**budget, "metadata": dict(budget["metadata"]), "status": status}
@@ -163,19 +163,6 @@ def _share(amount: int | str, total: int) -> int:
 def _is_ready(pod: Content) -> bool:
     conditions = pod["status"].get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def _selects(selector: Content | None, pod: Content) -> bool:
-    """Whether a label selector object picks a pod; an empty one picks all, none picks none."""
-    if selector is None:
-        return False
-    lines = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for line in selector.get("matchExpressions") or ():
-        values = f"({','.join(line.get('values') or ())})"
-        texts = {"In": f"in {values}", "NotIn": f"notin {values}", "Exists": "", "DoesNotExist": ""}
-        lead = "!" if line["operator"] == "DoesNotExist" else ""
-        lines.append(f"{lead}{line['key']} {texts[line['operator']]}".strip())
-    return label_test(",".join(lines))(pod)
 
 
 def scale_of(content: Content) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any order of writes: old versions can be listed as they were, and changes lead from one list to the next."""
+"""Any order of writes: old versions can be listed as they were, and changes lead to the present."""
 
 from __future__ import annotations
 
