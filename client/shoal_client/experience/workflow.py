@@ -49,12 +49,13 @@ class Workflow:
 
     @property
     def ready(self) -> tuple[str, ...]:
-        """Tasks that have not started and all of whose known dependencies have succeeded."""
+        """Tasks that have not started and all of whose dependencies are known to have succeeded."""
         return tuple(
             name
             for name, task in self.tasks.items()
             if not task.started
             and name not in self.circular
+            and not task.unknown
             and all(self.tasks[other].succeeded for other in task.depends_on)
         )
 
