@@ -27,6 +27,7 @@ from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
 from shoal_common.tables import pod_row
 
+DAY_SECONDS = 86_400.0
 TABLED = frozenset({"cpu", "memory", "pods"})
 """Resources whose room the tables tell; for others every candidate is asked."""
 
@@ -116,9 +117,8 @@ class Decider:
         return fits
 
     def _context(self) -> Context:
-        now = time.localtime()
-        hour = now.tm_hour + now.tm_min / 60.0
-        return Context(pending=float(self._live.pending), phase=2.0 * math.pi * hour / 24.0)
+        phase = 2.0 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
+        return Context(pending=float(self._live.pending), phase=phase)
 
     def _doubt(self, obs: Observation, applied: AppliedPolicy) -> Reason | None:
         """Why this observation is not one that the policy can judge."""

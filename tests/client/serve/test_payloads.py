@@ -98,7 +98,8 @@ def test_keys_are_read_in_any_letter_case() -> None:
     "body",
     [
         b"", b"[]", b"{", b"null", b"\xff\xfe", b'{"Pod":null,"NodeNames":["a"]}',
-        b'{"Pod":{},"NodeNames":[]}', b'{"Pod":7,"NodeNames":["a"]}', encoded(Pod=POD, NodeNames="n0"), encoded(Pod=POD, NodeNames=[1]),
+        b'{"Pod":{},"NodeNames":[]}', b'{"Pod":7,"NodeNames":["a"]}',
+        encoded(Pod=POD, NodeNames="n0"), encoded(Pod=POD, NodeNames=[1]),
         encoded(Pod=POD, Nodes={"items": [7]}), b"[" * 100_000,
         encoded(Pod=with_cpu("1K"), NodeNames=["a"]),
     ],
