@@ -68,6 +68,9 @@ BUILT_IN: tuple[Resource, ...] = (
     Resource("apps", "v1", "daemonsets", "DaemonSet", generation=True, short_names=("ds",)),
     Resource("batch", "v1", "jobs", "Job", generation=True),
     Resource("batch", "v1", "cronjobs", "CronJob", generation=True),
+    Resource(
+        "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", short_names=("hpa",)
+    ),
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", generation=True),
     _plain("coordination.k8s.io", "v1", "leases", "Lease"),
     _plain("events.k8s.io", "v1", "events", "Event"),
