@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal_client.collect.measured import Measured, PodName, PodUse
 from shoal_client.collect.values import LiveValues
+from shoal_common.cluster import N_CPU, N_GPUS, N_IO_CAPACITY
+
+F64 = npt.NDArray[np.float64]
 
 CPU: Final = ("cpu_used", "root_cpu", "pods_cpu")
 MEMORY: Final = ("memory_used", "root_memory", "pods_memory")
@@ -17,6 +23,9 @@ MEASURED_FEATURES: Final = frozenset(
     {*CPU, *MEMORY, *GPU_BUSY, "disk_busiest", "machine_watts", "package_watts", "dram_watts", "gpu_watts"}
 )
 """What `Measured` is made of; after a gap these are looked up in the past."""
+
+MOST_CPU: Final = 2.0
+"""Times a node's allocatable CPU (what it keeps for itself is not in there): beyond it a counter leapt."""
 
 
 @dataclass(slots=True)
@@ -48,16 +57,16 @@ class Assembler:
     def measured(
         self,
         node: str,
-        devices: int,
-        io_capacity: float,
+        row: F64,
         gpu_free: tuple[float, ...],
         pods: Mapping[PodName, PodUse],
     ) -> Measured:
-        """One node with so many GPUs, whose I/O is told in units of its capacity."""
+        """One node, described by its row [NODE_COLUMNS]."""
         read = _Reading(self._values, node, self._now)
-        disk = read.first("disk_busiest")
+        cpu, disk = read.first(*CPU), read.first("disk_busiest")
+        devices, io_capacity = int(row[N_GPUS]), float(row[N_IO_CAPACITY])
         return Measured(
-            cpu_millicores=read.first(*CPU),
+            cpu_millicores=None if cpu is None or cpu > MOST_CPU * row[N_CPU] else cpu,
             memory_bytes=read.first(*MEMORY),
             io=None if disk is None else min(1.0, max(0.0, disk)) * io_capacity,
             watts=_watts(read, devices),

@@ -26,7 +26,7 @@ from shoal_client.collect.prometheus import PrometheusClient
 from shoal_client.collect.queries import DCGM, KUBELET
 from shoal_client.collect.rounds import Questioner, Round
 from shoal_client.collect.values import LiveMatrix, LiveValues
-from shoal_common.cluster import N_CPU, N_EXISTS, N_GPUS, N_IO_CAPACITY, N_MEMORY, U_CPU, U_MEMORY, Cluster
+from shoal_common.cluster import N_CPU, N_EXISTS, N_MEMORY, U_CPU, U_MEMORY, Cluster
 from shoal_common.errors import ShoalError
 from shoal_common.pods import NodeRecord, PodRecord
 
@@ -193,15 +193,13 @@ class Collector:
             self._table, self._changed = table, False
 
     def _measured(self, make: Assembler, name: str, now: float) -> Measured:
-        node, row = self._state.cluster.node, self._state.row(name)
-        devices, capacity = (
-            (int(node[row, N_GPUS]), float(node[row, N_IO_CAPACITY])) if row >= 0 else (0, 0.0)
-        )
+        row = self._state.row(name)
+        if row < 0:  # it went in the meantime
+            return Measured()
         sampled, free = self._last.gpu_free.get(name, (-math.inf, ()))
         pods = self._last.pods.get(name, {}) if self._pods_fresh(name, now) else {}
-        return make.measured(
-            name, devices, capacity, free if now - sampled <= DCGM.max_age_seconds else (), pods
-        )
+        fresh = now - sampled <= DCGM.max_age_seconds
+        return make.measured(name, self._state.cluster.node[row], free if fresh else (), pods)
 
     def _pods_fresh(self, node: str, now: float) -> bool:
         report = self._last.sources.get(KUBELET.name)

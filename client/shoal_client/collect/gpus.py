@@ -22,6 +22,7 @@ SLICES_A30: Final = 4
 BLANK_INT32: Final = range(2_147_483_632, 2_147_483_648)  # DCGM_INT32_BLANK and the reasons above it
 BLANK: Final = 2.0**47  # DCGM_FP64_BLANK; DCGM_INT64_BLANK is larger
 _PROFILE: Final = re.compile(r"(\d+)g\.")
+_A30: Final = re.compile(r"\bA30\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def device_value(labels: dict[str, str], value: float) -> DeviceValue | None:
     if not math.isfinite(value) or value >= BLANK or value in BLANK_INT32:
         return None
     index, uuid = labels.get("gpu", ""), labels.get("UUID", "")
-    of = SLICES_A30 if " A30" in f" {labels.get('modelName', '')}" else SLICES
+    of = SLICES_A30 if _A30.search(labels.get("modelName", "")) else SLICES
     profile = _PROFILE.search(labels.get("GPU_I_PROFILE", ""))
     slices = int(profile[1]) if profile else of
     number = int(index) if index.isdigit() else 0

@@ -172,8 +172,14 @@ MEMORY: Final = (
     _per_second("page_faults", 1e8, "node_vmstat_pgfault", "page faults"),
     _per_second("major_faults", 1e6, "node_vmstat_pgmajfault", "page faults that read from disk"),
     _in_hour("oom_kills", 1000.0, "node_vmstat_oom_kill", "processes killed for lack of memory"),
-    _per_second(
-        "numa_misses", 1e8, "node_memory_numa_numa_miss_total", "pages from another NUMA zone than wanted"
+    one(
+        "numa_misses",
+        "1/s",
+        1e8,
+        # the zone is in a label "node", which is none of ours
+        "sum by ($on) (label_replace(label_replace(rate(node_memory_numa_numa_miss_total[$w]),"
+        ' "zone", "$1", "node", "([0-9]+)"), "node", "", "node", "[0-9]+"))',
+        "pages from another NUMA zone than wanted",
     ),
     _in_hour("memory_errors_corrected", 1e6, "node_edac_correctable_errors_total", "corrected memory errors"),
     _in_hour("memory_errors", 1000.0, "node_edac_uncorrectable_errors_total", "memory errors not corrected"),

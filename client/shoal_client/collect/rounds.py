@@ -184,9 +184,14 @@ class Questioner:
         at = time.monotonic()
         for query in queries:
             oldest = query.source.max_age_seconds
-            series = self._client.range(query.text(self._window), end - oldest, end, oldest / 10)
-            for s in series:
+            found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+            step = min(oldest / 10, self._window)
+            for s in self._client.range(query.text(self._window), end - oldest, end, step):
                 node, last = self._book.node(s.metric, query.source.labels), s.last()
-                feature = query.index.get(s.metric.get(query.label, ""))
-                if node is not None and last is not None and feature is not None:
-                    values.put(node, COLUMN[feature.name], last[1], at - (end - last[0]))
+                if node is not None and last is not None:
+                    found[node, s.metric.get(query.label, "")].append(last)
+            for (node, of), lasts in found.items():
+                feature = query.index.get(of)
+                if feature is not None and len(lasts) == 1:
+                    sampled, value = lasts[0]
+                    values.put(node, COLUMN[feature.name], value, at - (end - sampled))

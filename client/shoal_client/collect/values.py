@@ -22,6 +22,8 @@ F64 = npt.NDArray[np.float64]
 MAX_AGE: Final = np.array([q.source.max_age_seconds for q in QUERIES for _ in q.features])
 LOW: Final = np.array([f.low for f in LIVE_FEATURES])
 HIGH: Final = np.array([f.high for f in LIVE_FEATURES])
+PLAUSIBLE: Final = 10.0
+"""A value beyond so many times its bound is none: a counter that went back a little looks like a leap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,11 @@ class LiveValues:
         return new
 
     def put(self, node: str, column: int, value: float, sampled: float) -> None:
-        """Store what was sampled at a monotonic time, unless it is no number or older than the last."""
+        """Store what was sampled at a monotonic time, unless it is implausible or older than the last."""
         row = self._rows.get(node)
-        if row is None or not math.isfinite(value) or sampled < self._sampled[row, column]:
+        if row is None or not math.isfinite(value) or abs(value) > PLAUSIBLE * HIGH[column]:
+            return
+        if sampled < self._sampled[row, column]:
             return
         self._values[row, column], self._sampled[row, column] = value, sampled
 
