@@ -18,7 +18,8 @@ is created is served at once. docs/control-plane.md has the table of what is emu
 
 from shoal_simulations.control_plane.api import ApiServer
 from shoal_simulations.control_plane.builders import node, pod, ready
-from shoal_simulations.control_plane.extenders import Stanza, read_configuration
+from shoal_simulations.control_plane.configuration import Configuration, read_configuration
+from shoal_simulations.control_plane.extenders import Stanza
 from shoal_simulations.control_plane.failures import ApiError
 from shoal_simulations.control_plane.kubelet import Kubelet
 from shoal_simulations.control_plane.requests import Request
@@ -28,6 +29,7 @@ __all__ = [
     "ApiError",
     "ApiServer",
     "Attempt",
+    "Configuration",
     "Kubelet",
     "Request",
     "Scheduler",

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import msgspec
 import urllib3
-
-from shoal_common.errors import InputError
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 HEADERS = {
@@ -57,47 +54,6 @@ class Filtered:
     failed: Mapping[str, str]
     unresolvable: Mapping[str, str]
     full_nodes: bool
-
-
-def read_configuration(path: Path) -> list[Stanza]:
-    """The extenders of a KubeSchedulerConfiguration file, in YAML or JSON.
-
-    Raises:
-        InputError: no such file, or no YAML.
-    """
-    try:
-        document = msgspec.yaml.decode(path.read_bytes())
-    except OSError as error:
-        raise InputError(str(path), "file", "cannot be read", "give a scheduler configuration") from error
-    except msgspec.DecodeError as error:
-        raise InputError(str(path), "file", f"is no YAML: {error}", "write valid YAML") from error
-    return [_stanza(entry) for entry in document.get("extenders") or ()]
-
-
-def _stanza(entry: Content) -> Stanza:
-    tls = entry.get("tlsConfig") or {}
-    return Stanza(
-        url_prefix=entry["urlPrefix"],
-        filter_verb=entry.get("filterVerb", ""),
-        prioritize_verb=entry.get("prioritizeVerb", ""),
-        bind_verb=entry.get("bindVerb", ""),
-        weight=entry.get("weight", 0),
-        timeout_seconds=_seconds(entry.get("httpTimeout", "0s")),
-        node_cache_capable=entry.get("nodeCacheCapable", False),
-        ignorable=entry.get("ignorable", False),
-        managed_resources=tuple(r["name"] for r in entry.get("managedResources") or ()),
-        ca_file=tls.get("caFile", ""),
-        cert_file=tls.get("certFile", ""),
-        key_file=tls.get("keyFile", ""),
-    )
-
-
-def _seconds(duration: str) -> float:
-    """A Go duration of one unit; 0 is the default of five seconds."""
-    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0)):
-        if duration.endswith(unit):
-            return float(duration.removesuffix(unit)) * factor or DEFAULT_TIMEOUT_SECONDS
-    raise InputError("extender", "httpTimeout", f"is {duration!r}", "write a duration such as 200ms")
 
 
 @final

@@ -84,19 +84,14 @@ def page(store: Store, selection: Selection, query: Mapping[str, str]) -> bytes:
         items = store.items(selection.resource) if exact is None else _past(store, selection, exact)
     if start is not None:
         items = items[bisect_right(items, start, key=lambda item: item[0]) :]
-    kept, more = [], False
-    for index, (key, stored) in enumerate(items):
-        if selection.holds(key, stored):
-            kept.append((key, stored))
-        if limit and len(kept) == limit:
-            more = any(selection.holds(*item) for item in items[index + 1 :])
-            break
+    if selection.filtered or selection.namespace:
+        items = [item for item in items if selection.holds(*item)]
+    kept = items[:limit] if limit else items
     metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
-    if more:
+    if len(items) > len(kept):
         metadata["continue"] = _write_token(revision, kept[-1][0])
         if not selection.filtered:
-            rest = items[bisect_right(items, kept[-1][0], key=lambda item: item[0]) :]
-            metadata["remainingItemCount"] = sum(selection.holds(*item) for item in rest)
+            metadata["remainingItemCount"] = len(items) - len(kept)
     return list_bytes(selection.resource, metadata, [stored for _, stored in kept])
 
 

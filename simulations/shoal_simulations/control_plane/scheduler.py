@@ -19,18 +19,18 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from shoal_common.kube.profile import Profile, default_profile, first_refusal
+from shoal_common.kube.profile import first_refusal
 from shoal_common.kube.selection import choose_host, num_feasible_nodes_to_find, sample_candidates, zone_order
 from shoal_common.kube.snapshot import NodeInfo, Snapshot
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane.cache import Cache
 from shoal_simulations.control_plane.client import ApiClient, Feed
-from shoal_simulations.control_plane.extenders import Extender, ExtenderError, Stanza, in_order
+from shoal_simulations.control_plane.configuration import Configuration
+from shoal_simulations.control_plane.extenders import Extender, ExtenderError, in_order
 from shoal_simulations.control_plane.failures import ApiError
 from shoal_simulations.control_plane.queue import Queue, Waiting
 from shoal_simulations.control_plane.registry import stamp
 
-DEFAULT = "default-scheduler"
 Content = Mapping[str, Any]
 
 
@@ -75,26 +75,24 @@ class _Cycle:
 class Scheduler:
     """A scheduler as a context manager; `attempts` tells what it did.
 
-    `profiles` maps the scheduler names it serves to their plugins; extenders see the pods of all of them.
-    `percentage` is percentageOfNodesToScore, 0 the adaptive default.
+    `configuration` names profiles, by the scheduler names whose pods they serve, and extenders, which see the
+    pods of all of them.
     """
 
     def __init__(
         self,
         url: str,
+        configuration: Configuration | None = None,
         *,
-        extenders: Sequence[Stanza] = (),
-        profiles: Mapping[str, Profile] | None = None,
-        percentage: int = 0,
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         seed: int = 0,
     ) -> None:
         self.attempts: list[Attempt] = []
-        self._profiles = dict(profiles or {DEFAULT: default_profile()})
-        self._percentage = percentage
+        configuration = configuration or Configuration()
+        self._profiles, self._percentage = configuration.profiles, configuration.percentage
         self._client = ApiClient(url, "kube-scheduler/v1.36.2 (virtual)")
-        self._extenders = in_order([Extender(stanza) for stanza in extenders])
+        self._extenders = in_order([Extender(stanza) for stanza in configuration.extenders])
         self._queue = Queue(initial_backoff, max_backoff)
         self._rng = np.random.default_rng(seed)
         self._start = 0

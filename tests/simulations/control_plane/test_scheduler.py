@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from shoal_common.kube.profile import DEFAULT_FILTERS, Profile
-from shoal_simulations.control_plane import ApiServer, Scheduler, Stanza, node, pod, read_configuration
+from shoal_simulations.control_plane import (
+    ApiServer,
+    Configuration,
+    Scheduler,
+    Stanza,
+    node,
+    pod,
+    read_configuration,
+)
 from shoal_simulations.control_plane.queue import Queue
 
 Reply = tuple[int, Any]
@@ -105,7 +113,7 @@ def stanza(stub: Any, **more: Any) -> Stanza:
 
 
 def scheduler(api: ApiServer, *extenders: Stanza, **more: Any) -> Scheduler:
-    return Scheduler(api.url, extenders=extenders, initial_backoff=0.05, **more)
+    return Scheduler(api.url, Configuration(extenders, **more), initial_backoff=0.05)
 
 
 def bound(api: ApiServer, name: str = "p") -> str:
@@ -441,12 +449,17 @@ def test_a_configuration_file_gives_the_extenders(tmp_path: Path) -> None:
         """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
+profiles:
+- {schedulerName: other, percentageOfNodesToScore: 50, plugins: {score: {disabled: [{name: "*"}]}}}
 extenders:
 - {urlPrefix: "http://127.0.0.1:1", prioritizeVerb: prioritize, weight: 15, httpTimeout: 200ms,
    nodeCacheCapable: true, ignorable: true, managedResources: [{name: x.dev/gpu}]}
 """
     )
-    assert read_configuration(path) == [
+    found = read_configuration(path)
+    assert (list(found.profiles), found.percentage) == (["other"], 50)
+    assert found.profiles["other"].scores == ()
+    assert found.extenders == (
         Stanza(
             url_prefix="http://127.0.0.1:1",
             prioritize_verb="prioritize",
@@ -455,8 +468,8 @@ extenders:
             node_cache_capable=True,
             ignorable=True,
             managed_resources=("x.dev/gpu",),
-        )
-    ]
+        ),
+    )
 
 
 def test_the_scheduler_outlives_the_api(api: ApiServer) -> None:
