@@ -7,6 +7,8 @@ import typer
 
 from shoal_client.commands.agent import EPILOG as AGENT_EPILOG
 from shoal_client.commands.agent import agent
+from shoal_client.commands.export import EPILOG as EXPORT_EPILOG
+from shoal_client.commands.export import export
 
 EPILOG = """Examples:
 
@@ -23,3 +25,4 @@ def client() -> None:
 
 
 app.command("agent", epilog=AGENT_EPILOG)(agent)
+app.command("export", epilog=EXPORT_EPILOG)(export)
