@@ -2,74 +2,23 @@
 """Policies against kube-scheduler's default, paired over held-out arrival seeds, with 95 % intervals.
 
 Every row runs the same arrivals, so differences are paired by seed, which removes the spread between easy and
-hard arrivals. The gain is 100 (J - J_default) / |J_default| per seed, J the composite objective (at most 0,
-larger is better); its interval is Student's t over the seeds.
+hard arrivals. Gains and intervals are those of `shoal_common.gate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
+from shoal_common.gate import Interval, Outcome, gain_percent, interval
 from shoal_common.reward import TERMS
 
 DEFAULT = "default"
 """The row that every other is compared with: kube-scheduler's default profile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean and its two-sided 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def json(self) -> dict[str, float]:
-        """The interval as it stands in summary.json."""
-        return {"mean": self.mean, "low": self.low, "high": self.high}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one episode of one row on one seed came to; all but latency and power are dimensionless."""
-
-    objective: float  # composite J, time mean, at most 0
-    utilisation: float  # useful work / capacity of the nodes that were on
-    p99_latency_seconds: float  # 99th percentile of task latency: waiting and running
-    sla_violations: float  # share of tasks slower than their SLA
-    power_watts_per_node: float
-    success_rate: float  # share of tasks that were placed and not evicted, killed or lost
-    terms: tuple[float, float, float, float]  # time means in the order of reward.TERMS
-
-
 METRICS = tuple(field.name for field in fields(Outcome) if field.name != "terms")
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % t-interval of independent values; one value has an interval of zero width."""
-    array = np.asarray(values, dtype=np.float64)
-    mean = float(array.mean())
-    if len(array) < 2 or float(array.std()) == 0:
-        return Interval(mean, mean, mean)
-    half = float(stats.t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
-    return Interval(mean, mean - half, mean + half)
-
-
-def paired_difference(left: Sequence[float], right: Sequence[float]) -> Interval:
-    """Interval of left - right, paired by position."""
-    return interval(np.subtract(left, right, dtype=np.float64).tolist())
-
-
-def gain_percent(objective: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """Gain over a baseline in percent of its size, paired by seed; positive is better."""
-    base = np.asarray(baseline, dtype=np.float64)
-    gains = 100 * (np.asarray(objective, dtype=np.float64) - base) / np.abs(base)
-    return interval(gains.tolist())
 
 
 def compare(rows: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, Any]]:

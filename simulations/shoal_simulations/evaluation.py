@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shoal_common.decide import decide
+from shoal_common.gate import Outcome, evaluate
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.scorers.base import Scorer
-from shoal_common.twin.batch import TwinConfig
-from shoal_common.twin.env import VectorEnv
 from shoal_common.twin.scenarios import Scenario
-from shoal_simulations.comparison import DEFAULT, Outcome
+from shoal_simulations.comparison import DEFAULT
 from shoal_simulations.experience import HELD_OUT_SEED
 
 BASELINES = {
@@ -31,40 +29,6 @@ Rows = dict[str, dict[str, list[Outcome]]]
 def held_out(count: int) -> list[int]:
     """Arrival seeds that no training has seen."""
     return list(range(HELD_OUT_SEED, HELD_OUT_SEED + count))
-
-
-def evaluate(
-    scenarios: Sequence[Scenario], seeds: Sequence[int], weights: ObjectiveWeights, policy: str | Scorer
-) -> dict[str, list[Outcome]]:
-    """Run one row, a compiled scorer by name or a policy, over every cluster and seed as one batch."""
-    pairs = [(scenario, seed) for scenario in scenarios for seed in seeds]
-    env = VectorEnv([s for s, _ in pairs], [seed for _, seed in pairs], weights, TwinConfig(track=False))
-    if isinstance(policy, str):
-        env.run({policy: 1.0})
-    else:
-        _run_policy(env, policy)
-    results = [_outcome(env, b) for b in range(len(env))]
-    return {s.name: results[i * len(seeds) : (i + 1) * len(seeds)] for i, s in enumerate(scenarios)}
-
-
-def _run_policy(env: VectorEnv, policy: Scorer) -> None:
-    """Let a policy decide greedily to the end; where it abstains, kube-scheduler's default does."""
-    while not env.done.all():
-        decision = decide(policy, env.observe())
-        env.act(decision.action, decision.quota)
-
-
-def _outcome(env: VectorEnv, b: int) -> Outcome:
-    found = env.outcome(b)
-    return Outcome(
-        objective=found.composite,
-        utilisation=found.utilisation,
-        p99_latency_seconds=found.p99_latency_s,
-        sla_violations=found.sla_violations,
-        power_watts_per_node=found.watts_per_node,
-        success_rate=found.success,
-        terms=found.terms,
-    )
 
 
 def compare_rows(

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shoal_common.gate import Interval
 from shoal_common.reward import TERMS
-from shoal_simulations.comparison import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from shoal_client.train import prepare_process
 from shoal_common import __version__
 from shoal_common.errors import InputError, ShoalError
+from shoal_common.gate import evaluate
 from shoal_common.learners.td3 import TD3
 from shoal_common.observation import schema_hash
 from shoal_common.policy import PolicyArtifact, Privacy
@@ -31,7 +32,7 @@ from shoal_server.events import Ending, Event, Refusal, RoundEnded, RoundRecord
 from shoal_server.events import Outcome as Federated
 from shoal_simulations import engines
 from shoal_simulations.comparison import compare
-from shoal_simulations.evaluation import compare_rows, evaluate, held_out
+from shoal_simulations.evaluation import compare_rows, held_out
 from shoal_simulations.experience import VALIDATION_SEED
 from shoal_simulations.report import html
 from shoal_simulations.virtual import TRAINER, Run

@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from shoal_common.gate import evaluate
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.transition import Transitions
-from shoal_simulations.evaluation import compare_rows, evaluate, held_out
+from shoal_simulations.evaluation import compare_rows, held_out
 from shoal_simulations.experience import (
     HELD_OUT_SEED,
     VALIDATION_SEED,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shoal_simulations.comparison import Outcome, compare
+from shoal_common.gate import Outcome
+from shoal_simulations.comparison import compare
 from shoal_simulations.report import html, print_comparison, privacy_sentence
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shoal_common.errors import InputError
+from shoal_common.gate import evaluate
 from shoal_common.reward import ObjectiveWeights
-from shoal_simulations.evaluation import evaluate
 from shoal_simulations.fleet import load_fleet
 
 HEAD = (

@@ -25,11 +25,11 @@ from rich.progress import track
 
 from shoal_client.train import prepare_process
 from shoal_common.errors import ShoalError
+from shoal_common.gate import Interval, evaluate, interval
 from shoal_common.learners.td3 import TD3
 from shoal_common.twin.scenarios import Scenario
 from shoal_simulations import engines
-from shoal_simulations.comparison import Interval, interval
-from shoal_simulations.evaluation import BASELINES, evaluate, held_out
+from shoal_simulations.evaluation import BASELINES, held_out
 from shoal_simulations.fleet import Fleet, load_fleet
 from shoal_simulations.run import flower_config
 from shoal_simulations.virtual import Run
