@@ -337,7 +337,7 @@ def _take(state: _Node, measured: Measured | None) -> None:
     """Take up what was measured on a node with the pods that are on it now."""
     state.watts_ratio, state.background = 1.0, 0.0
     power = None if measured is None else measured.watts
-    state.watts = power if power is not None and math.isfinite(power) else None
+    state.watts = power if power is not None and 0 < power < math.inf else None
     for pod in state.pods.values():
         pod.cpu, pod.io, pod.measured = float(pod.row[P_CPU_USE]), float(pod.row[P_IO_USE]), False
     if measured is None:
@@ -347,7 +347,7 @@ def _take(state: _Node, measured: Measured | None) -> None:
         factor = _factor(measured.io, sum(pod.io for pod in inside))
         for pod in inside:
             pod.io *= factor
-    if measured.cpu_millicores is not None and math.isfinite(measured.cpu_millicores):
+    if measured.cpu_millicores is not None and 0 <= measured.cpu_millicores < math.inf:
         _share(state, measured, measured.cpu_millicores, inside)
 
 
