@@ -26,7 +26,7 @@ from shoal_client.actuate.mig_planning import (
     propose,
     waiting_slices,
 )
-from shoal_common.accelerators.mig import PROFILES, placeable
+from shoal_common.accelerators.mig import PROFILES, layouts, multiset
 from shoal_common.fields import Field
 from shoal_common.manifests import read_node, read_pod
 from shoal_common.pods import NodeRecord, PodRecord
@@ -133,7 +133,7 @@ def test_a_node_whose_state_is_not_certain_is_left_alone(labels: dict[str, str])
     assert mig_node(gpu_node("all-7g.40gb", "mixed", 2, **labels), [], CATALOGUE) is None
 
 
-COUNTS = st.tuples(*(st.integers(0, 7) for _ in PROFILES)).filter(placeable)
+COUNTS = st.sampled_from(sorted({multiset(layout) for layout in layouts()}))
 CUTS = st.lists(COUNTS, min_size=1, max_size=4)
 
 

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be done to a pod: the action bounds of the policy that serves it, and nothing without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+from shoal_client.policies import AppliedPolicy, Policies
+from shoal_client.policy_spec import Actions
+from shoal_common.pods import PodRecord
+
+NamespaceLabels = Callable[[str], Mapping[str, str]]
+
+
+@final
+class Authority:
+    """Reads the policies at every question, so that a changed bound holds from the next action on."""
+
+    def __init__(self, policies: Policies, namespace_labels: NamespaceLabels) -> None:
+        self._policies, self._namespace_labels = policies, namespace_labels
+
+    def policy(self, pod: PodRecord) -> AppliedPolicy | None:
+        """The policy that serves a pod: Active, or Canary with the pod's owner in its share."""
+        policy = self._policies.for_pod(pod, self._namespace_labels(pod.namespace))
+        return policy if policy is not None and policy.serves(pod) else None
+
+    def actions(self, pod: PodRecord) -> Actions | None:
+        """The bounds of what may be done to a pod; None when nothing may."""
+        policy = self.policy(pod)
+        return policy.spec.actions if policy is not None else None
+
+    def places(self, pod: PodRecord) -> bool:
+        """Whether a pod is to be gated, resized and placed."""
+        actions = self.actions(pod)
+        return actions is not None and (actions.cpu_quota.enabled or actions.memory_quota.enabled)

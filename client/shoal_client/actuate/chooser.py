@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the policy that serves for a gated pod: the same guard and decider as the extender."""
+
+from __future__ import annotations
+
+import random
+from typing import final
+
+import numpy as np
+
+from shoal_client.actuate.placer import Choice
+from shoal_client.metrics import ACTUATIONS
+from shoal_client.serve.decider import Decider, Judgement
+from shoal_client.serve.guard import Guard
+from shoal_client.state import LiveCluster
+from shoal_common.pods import NodeRecord, PodRecord
+from shoal_common.selectors import untolerated
+
+MOST_CANDIDATES = 500
+"""Nodes that one decision looks at, drawn at random beyond it: what kube-scheduler looks at in 5,000."""
+
+HARD = ("NoSchedule", "NoExecute")
+
+
+@final
+class PolicyChooser:
+    """Chooses with the loaded policy, and holds the chosen node's room until the pod is bound."""
+
+    def __init__(
+        self, cluster: LiveCluster, decider: Decider, guard: Guard, rng: random.Random | None = None
+    ) -> None:
+        self._cluster, self._decider, self._guard = cluster, decider, guard
+        self._rng = rng or random.Random()
+
+    def choose(self, pod: PodRecord) -> Choice | None:
+        """The nodes with room, best first, and the factors for the best; None where the policy has no say."""
+        plan = self._guard.plan(pod, self._cluster.namespace_labels(pod.namespace), self._decider.digest)
+        if plan.reason is not None or plan.applied is None or not plan.serves:
+            ACTUATIONS.labels("choose", plan.reason or "shadow").inc()
+            return None
+        names = self._candidates(pod)
+        found = self._decider.judge(pod, names, plan.applied)
+        if found.reason is not None or found.decision is None or found.chosen < 0:
+            ACTUATIONS.labels("choose", found.reason or "no_candidates").inc()
+            return None
+        ranked = _ranked(found)
+        self._cluster.reserve(pod, ranked[0])
+        cpu, memory = (float(q) for q in found.decision.quota[0])
+        app = self._cluster.apps(pod)
+        used = {"cpu": None if app is None or app.cpu_use is None else app.cpu_use / 1000, "memory": None}
+        return Choice(ranked, {"cpu": cpu, "memory": memory}, found.policy, used)
+
+    def forget(self, uid: str) -> None:
+        """Give the room held for a pod free."""
+        self._cluster.release(uid)
+
+    def _candidates(self, pod: PodRecord) -> list[str]:
+        """Nodes that the pod may run on, by its own wishes and theirs."""
+        names = [name for name, node in list(self._cluster.nodes.items()) if _admits(node, pod)]
+        return self._rng.sample(names, MOST_CANDIDATES) if len(names) > MOST_CANDIDATES else names
+
+
+def _admits(node: NodeRecord, pod: PodRecord) -> bool:
+    if not node.ready or node.unschedulable or not pod.admits_node(node.name, node.labels):
+        return False
+    return not any(untolerated(node.taints, pod.tolerations, HARD))
+
+
+def _ranked(found: Judgement) -> list[str]:
+    """Names of the nodes with room: the chosen one, then by score."""
+    assert found.decision is not None  # noqa: S101 (the caller looked)
+    fits = found.feasible[found.known]
+    logits = np.where(fits, found.decision.scores.logits[0].max(-1), -np.inf)
+    order = [int(i) for i in np.argsort(-logits, kind="stable") if fits[i] and int(i) != found.chosen]
+    return [found.names[i] for i in (found.chosen, *order)]
