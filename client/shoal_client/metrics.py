@@ -208,3 +208,20 @@ OPERATOR_ERRORS = Counter(
 POLICY_MODE = Gauge(
     "shoal_policies", "Scheduling policies by the mode that is in force.", ("mode",), registry=REGISTRY
 )
+
+STATE_UNREADABLE = Counter(
+    "shoal_state_unreadable_total",
+    "API objects that could not be read and were left as they were known, by kind.",
+    ("kind",),
+    registry=REGISTRY,
+)
+SUBSCRIBER_ERRORS = Counter(
+    "shoal_subscriber_errors_total",
+    "Changes of pods that a part of the client failed on.",
+    registry=REGISTRY,
+)
+RESERVATIONS_EXPIRED = Counter(
+    "shoal_reservations_expired_total",
+    "Decided pods whose room was given free after ten minutes without any news of them: events were lost.",
+    registry=REGISTRY,
+)

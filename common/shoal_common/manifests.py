@@ -9,7 +9,9 @@ protocols of stored pods) is expected to be filled in.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
+from sys import intern
 
 from shoal_common.fields import Field
 from shoal_common.pods import (
@@ -111,23 +113,37 @@ def read_pod(source: Field) -> PodRecord:
     Raises:
         InputError: a field is missing or wrong; the error names it.
     """
+    return read_instance(source, read_template(source))
+
+
+def read_instance(source: Field, template: PodRecord) -> PodRecord:
+    """Build a pod of which everything is known but what is its own: identity, node, phase and status."""
+    metadata, status = source.get("metadata"), source.get("status")
+    return replace(
+        template,
+        name=metadata.get("name").text(),
+        uid=metadata.get("uid").text(""),
+        node_name=intern(source.get("spec").get("nodeName").text("")),
+        phase=intern(status.get("phase").text("")),
+        terminating=metadata.get("deletionTimestamp").present,
+        created_at=_seconds(metadata.get("creationTimestamp")),
+        status=read_status(status),
+    )
+
+
+def read_template(source: Field) -> PodRecord:
+    """Build what a pod has in common with the other pods of its owner; it has no name."""
     metadata, spec, status = source.get("metadata"), source.get("spec"), source.get("status")
     namespace = metadata.get("namespace").text("default")
     labels = metadata.get("labels").labels()
     affinity = spec.get("affinity")
     nodes, pods, anti = (affinity.get(k) for k in ("nodeAffinity", "podAffinity", "podAntiAffinity"))
     containers = (*spec.get("containers").items(), *spec.get("initContainers").items())
-    owner = next(
-        metadata.get("ownerReferences").items(), Field(source.where, "ownerReferences", None, metadata)
-    )
+    owner = next(metadata.get("ownerReferences").items(), Field(source.where, "ownerReferences", None))
     return PodRecord(
-        name=metadata.get("name").text(),
+        name="",
         namespace=namespace,
-        uid=metadata.get("uid").text(""),
         labels=labels,
-        node_name=spec.get("nodeName").text(""),
-        phase=status.get("phase").text(""),
-        terminating=metadata.get("deletionTimestamp").present,
         priority=spec.get("priority").integer(0),
         owner_uid=owner.get("uid").text(""),
         resources=_resources(spec, status),
@@ -152,8 +168,6 @@ def read_pod(source: Field) -> PodRecord:
         owner_kind=owner.get("kind").text(""),
         owner_name=owner.get("name").text(""),
         gates=tuple(g.get("name").text() for g in spec.get("schedulingGates").items()),
-        created_at=_seconds(metadata.get("creationTimestamp")),
-        status=read_status(status),
     )
 
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room that is promised: a decided pod's requests stay deducted until its fate is *observed*.
+
+Between a decision and its bind in the watch lie milliseconds to minutes (a slow scheduler, a broken watch),
+and a decision made meanwhile must not see the room as free (kubernetes#106361, volcano#1383). A reservation
+ends when the pod is seen bound, deleted or finished, when the scheduler says that this attempt failed, or
+when the same pod is decided again. Time alone does not end it, but for a ceiling far beyond any of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from shoal_common.pods import PodRecord
+
+CEILING_SECONDS: Final = 600.0
+"""Twice kube-scheduler's longest wait of an unschedulable pod; expiries are counted, and mean lost events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A pod, as it was when it was decided, and the node that holds room for it."""
+
+    pod: PodRecord
+    node: str
+    since: float  # monotonic
+
+
+@final
+class Reservations:
+    """Reservations by the pods' uid; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Reservation] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self._held.values())
+
+    def get(self, uid: str) -> Reservation | None:
+        """The pod's reservation."""
+        return self._held.get(uid)
+
+    def add(self, pod: PodRecord, node: str, now: float) -> None:
+        """Note a decision; the latest is last in line to expire."""
+        self._held.pop(pod.uid, None)
+        self._held[pod.uid] = Reservation(pod, node, now)
+
+    def pop(self, uid: str) -> Reservation | None:
+        """Take a reservation out."""
+        return self._held.pop(uid, None)
+
+    def settled_by(self, pod: PodRecord | None, uid: str) -> bool:
+        """Whether what is seen of a pod (None: it is gone) ends its reservation."""
+        held = self._held.get(uid)
+        if held is None:
+            return False
+        if pod is None or pod.node_name or pod.finished or pod.terminating:
+            return True
+        seen, then = pod.status, held.pod.status
+        refused = (seen.unschedulable, seen.unschedulable_at) != (then.unschedulable, then.unschedulable_at)
+        return bool(seen.unschedulable) and refused
+
+    def expired(self, now: float) -> Iterator[str]:
+        """Pods whose reservation is beyond the ceiling, oldest first."""
+        for uid, held in list(self._held.items()):
+            if now - held.since < CEILING_SECONDS:
+                return
+            yield uid

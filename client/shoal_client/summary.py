@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster's free room in a form that no placement can be misled by: what fits on one node, not sums.
+
+Sums over nodes hide fragmentation (karmada#1685 and others): eight nodes with one free GPU each hold no pod
+of four. So the summary is the set of single nodes' free rooms that no other node's room exceeds in all
+resources. What is not known is not infinite: an unsynced cluster answers None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shoal_client.node_state import NodeState
+
+MOST_ROOMS: Final = 64
+"""Beyond them the smallest by CPU are left out: the summary then denies what might fit, never the reverse."""
+
+Room = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Free room of single ready nodes, `rooms`; cpu in millicores, others in bytes or counts."""
+
+    synced: bool
+    nodes: int
+    rooms: tuple[Room, ...]
+
+    def holds(self, requests: Room) -> bool | None:
+        """Whether one node has room for these requests and a pod more; None where it is not known."""
+        if not self.synced:
+            return None
+        wanted = {**requests, "pods": 1}
+        return any(all(amount <= room.get(name, 0) for name, amount in wanted.items()) for room in self.rooms)
+
+
+def summarise(synced: bool, states: Iterable[NodeState]) -> Summary:
+    """Summarise nodes; those that are not ready or cordoned hold nothing."""
+    nodes = list(states)
+    rooms = sorted(
+        {tuple(sorted(room.items())) for state in nodes if (room := _room(state))},
+        key=lambda room: dict(room).get("cpu", 0),
+        reverse=True,
+    )
+    kept: list[dict[str, int]] = []
+    for room in map(dict, rooms):
+        if not any(_within(room, other) for other in kept):
+            kept = [other for other in kept if not _within(other, room)]
+            kept.append(room)
+    return Summary(synced, len(nodes), tuple(kept[:MOST_ROOMS]))
+
+
+def _room(state: NodeState) -> dict[str, int]:
+    """What is free on a node; what nothing is free of is left out."""
+    record = state.record
+    if record is None or not record.ready or record.unschedulable:
+        return {}
+    held = {**state.requested, "pods": len(state.pods) + len(state.reserved)}
+    free = {name: amount - held.get(name, 0) for name, amount in record.allocatable.items()}
+    return {name: amount for name, amount in free.items() if amount > 0} if free.get("pods", 0) > 0 else {}
+
+
+def _within(room: Room, other: Room) -> bool:
+    return all(amount <= other.get(name, 0) for name, amount in room.items())
