@@ -1,40 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stanzas that are shipped for kube-scheduler can only be ignored, never in the way."""
+"""The shipped stanzas under a scheduler whose extender is stopped: the default plugins place every pod."""
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "kube-scheduler"
-FILES = sorted(FOLDER.glob("*.yaml"))
+from shoal_client.policies import Policies
+from shoal_client.serve.guard import Guard
+from shoal_common.pods import PodRecord
+from shoal_simulations.control_plane import ApiServer, Configuration, Scheduler, node, pod, read_configuration
 
-
-def extender(path: Path) -> dict[str, Any]:
-    document = yaml.safe_load(path.read_text())
-    assert document["kind"] == "KubeSchedulerConfiguration"
-    assert document["apiVersion"] == "kubescheduler.config.k8s.io/v1"
-    (found,) = document["extenders"]
-    return found
+STANZAS = sorted((Path(__file__).parents[3] / "deploy" / "kube-scheduler").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_a_stanza_is_node_cache_capable_ignorable_and_quick(path: Path) -> None:
-    found = extender(path)
-    assert found["nodeCacheCapable"] is True
-    assert found["ignorable"] is True
-    assert found["httpTimeout"] == "200ms"
-    assert found["weight"] > 0
-    assert "bindVerb" not in found
-    assert "preemptVerb" not in found
-    assert "managedResources" not in found
+class Fresh:
+    """Caches that are up to date."""
+
+    synced = True
+
+    def staleness_seconds(self, kind: str) -> float:
+        return 0.0
 
 
-def test_only_the_one_for_masks_filters_and_it_speaks_tls() -> None:
-    by_name = {path.stem: extender(path) for path in FILES}
-    assert [name for name, found in by_name.items() if "filterVerb" in found] == ["masks-tls"]
-    assert by_name["masks-tls"]["enableHTTPS"]
-    assert by_name["masks-tls"]["tlsConfig"].keys() == {"caFile", "certFile", "keyFile"}
+def nobody_listens(configuration: Configuration) -> Configuration:
+    """The configuration with its extenders at a port that refuses connections."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    away = tuple(
+        replace(stanza, url_prefix=stanza.url_prefix.replace(":8888", f":{port}"))
+        for stanza in configuration.extenders
+    )
+    return replace(configuration, extenders=away)
+
+
+@pytest.mark.parametrize("path", STANZAS, ids=lambda path: path.stem)
+def test_case_05_a_stopped_extender_leaves_pods_to_the_default_plugins(path: Path) -> None:
+    configuration = read_configuration(path)
+    assert configuration.extenders
+    assert all(stanza.ignorable and stanza.node_cache_capable for stanza in configuration.extenders)
+    with ApiServer() as api:
+        for name in ("n1", "n2", "n3"):
+            api.create("nodes", node(name))
+        with Scheduler(api.url, nobody_listens(configuration)) as scheduler:
+            for profile in configuration.profiles:
+                made = pod(f"of-{profile}", spec={"schedulerName": profile})
+                api.create("pods", made)
+                made["metadata"] |= {"name": f"own-{profile}", "namespace": "shoal-system"}
+                api.create("pods", made)
+            assert api.wait(lambda: all(p["spec"].get("nodeName") for p in api.objects("pods")))
+            assert all(attempt.node and attempt.ignored for attempt in scheduler.attempts)
+
+
+def test_case_05_own_and_system_pods_are_never_masked() -> None:
+    guard = Guard(Policies(), Fresh(), "shoal-system")
+    masked = {name: guard.masks(PodRecord("p", name)) for name in ("shoal-system", "kube-system", "default")}
+    assert masked == {"shoal-system": False, "kube-system": False, "default": True}
