@@ -12,14 +12,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal_common.observation import FC, FN, FP, FT, Observation
 
-F16 = npt.NDArray[np.float16]
+Floats = npt.NDArray[np.floating[Any]]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -59,14 +59,15 @@ COSTLY: Final = frozenset((OOM, EVICTED, PREEMPTED, REJECTED))
 class Seen:
     """The candidates of one decision. N candidates in memory, at most `KEPT` where it is stored.
 
-    Names are node names in memory and hashed with the local key (16 hex digits) where they come from disk.
+    Features are float32 in memory and float16 where they come from disk; names are node names in memory and
+    hashed with the local key (16 hex digits) where they come from disk.
     `propensity` sums to 1 over the candidates; NaN throughout where it is not known.
     """
 
-    node: F16  # [N, FN]
-    pair: F16  # [N, FP]
-    task: F16  # [FT]
-    ctx: F16  # [FC]
+    node: Floats  # [N, FN]
+    pair: Floats  # [N, FP]
+    task: Floats  # [FT]
+    ctx: Floats  # [FC]
     mask: npt.NDArray[np.bool_]  # [N, P]
     logits: F32  # [N, P], the policy's scores; NaN where it gave none
     propensity: F32  # [N, P]
@@ -88,10 +89,10 @@ class Seen:
         mask = observation.mask[row].copy()
         unknown = np.full(mask.shape, np.nan, np.float32)
         return cls(
-            node=observation.node[row].astype(np.float16),
-            pair=observation.pair[row].astype(np.float16),
-            task=observation.task[row].astype(np.float16),
-            ctx=observation.ctx[row].astype(np.float16),
+            node=observation.node[row].copy(),
+            pair=observation.pair[row].copy(),
+            task=observation.task[row].copy(),
+            ctx=observation.ctx[row].copy(),
             mask=mask,
             logits=unknown if logits is None else np.array(logits, np.float32).reshape(mask.shape),
             propensity=unknown
@@ -145,7 +146,8 @@ class Seen:
 
     def pack(self, hashed: Sequence[bytes]) -> bytes:
         """As bytes for the store, with the names' hashes of `NAME_BYTES` each."""
-        parts = (self.node, self.pair, self.task, self.ctx, self.mask, self.logits, self.propensity)
+        features = (part.astype(np.float16) for part in (self.node, self.pair, self.task, self.ctx))
+        parts = (*features, self.mask, self.logits, self.propensity)
         head = np.array([len(self), self.mask.shape[1]], "<i4").tobytes()
         return zlib.compress(head + b"".join(part.tobytes() for part in parts) + b"".join(hashed), 1)
 
