@@ -21,21 +21,11 @@ from shoal_client.experience.records import (
     SUCCEEDED,
     Result,
 )
+from shoal_client.node_health import rejected_by_kubelet
 from shoal_common.pods import PodRecord
 
 PREEMPTION: Final = "PreemptionByScheduler"
 EVICTION_REASONS: Final = frozenset(("Evicted", "NodeLost", "NodeShutdown", "Terminated", "Preempting"))
-REJECTION_REASONS: Final = frozenset((
-    "NodeAffinity", "NodeName", "NodePorts", "NodeUnschedulable", "TaintToleration", "AdmissionFailed",
-    "UnexpectedAdmissionError", "TopologyAffinityError", "InvalidNodeInfo", "AppArmor", "SysctlForbidden",
-    "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "PodLevelResourcesNotAdmittedReason",
-))  # fmt: skip
-
-
-def kubelet_refused(pod: PodRecord) -> bool:
-    """Whether the kubelet did not admit the pod: OutOfcpu, OutOfpods, NodeAffinity, ...; it never ran."""
-    reason = pod.status.reason
-    return pod.phase == "Failed" and (reason.startswith("OutOf") or reason in REJECTION_REASONS)
 
 
 def ended(pod: PodRecord) -> tuple[str, str]:
@@ -44,7 +34,7 @@ def ended(pod: PodRecord) -> tuple[str, str]:
     reason = status.disruption or status.reason
     if pod.phase == "Succeeded":
         return SUCCEEDED, reason
-    if kubelet_refused(pod):
+    if rejected_by_kubelet(pod):
         return REJECTED, status.reason
     if status.disruption == PREEMPTION:
         return PREEMPTED, reason

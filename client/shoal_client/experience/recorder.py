@@ -14,8 +14,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, final
+from typing import Final, final
 
+from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.apps import AppHistory
 from shoal_client.experience.attempts import Attempts, Settings
@@ -30,22 +31,6 @@ WAITING: Final = 2_000  # decisions in line; what comes beyond is dropped and co
 TICK_SECONDS: Final = 1.0
 
 _log = logging.getLogger("shoal.client.experience")
-
-
-class PodChange(Protocol):
-    """A pod before and after an event of the watch; None: it was not there, it is gone."""
-
-    @property
-    def before(self) -> PodRecord | None:
-        """The pod as it was."""
-
-    @property
-    def after(self) -> PodRecord | None:
-        """The pod as it is."""
-
-    @property
-    def at_monotonic(self) -> float:
-        """When the change was seen, on the monotonic clock."""
 
 
 @final

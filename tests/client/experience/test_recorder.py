@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience import recorder as module
 from shoal_client.experience.apps import AppHistory
@@ -19,17 +20,9 @@ from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.metrics import REGISTRY
 from shoal_common.decide import observe
-from shoal_common.pods import PodRecord
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.tables import pod_row
 from shoal_common.twin.batch import RewardHorizon
-
-
-@dataclass
-class Change:
-    before: PodRecord | None
-    after: PodRecord | None
-    at_monotonic: float
 
 
 @pytest.fixture
@@ -58,10 +51,10 @@ def _rows(store):
 
 def _life(recorder, live, pod, node):
     now = time.monotonic()
-    recorder.pod_changed(Change(None, pod, now))
+    recorder.pod_changed(PodChange(None, pod, now))
     _decide(recorder, live, pod)
     bound = replace(pod, node_name=node, phase="Running")
-    recorder.pod_changed(Change(pod, bound, time.monotonic()))
+    recorder.pod_changed(PodChange(pod, bound, time.monotonic()))
     return bound
 
 
@@ -138,7 +131,7 @@ def test_an_event_that_cannot_be_taken_up_does_not_end_the_recording(parts, new_
     before = REGISTRY.get_sample_value("shoal_experience_errors_total") or 0
     with recorder:
         recorder.measured({"node-1": object()})
-        recorder.pod_changed(Change(None, object(), 0.0))
+        recorder.pod_changed(PodChange(None, object(), 0.0))
         _decide(recorder, live, new_pod())
         assert recorder.flush(10)
     assert len(_rows(store)) == 1
