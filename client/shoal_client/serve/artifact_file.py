@@ -17,11 +17,15 @@ from typing import final
 import numpy as np
 
 from shoal_client.metrics import POLICY_INFO, POLICY_RELOADS
-from shoal_common.decide import TokenScorer, decide
+from shoal_common.cluster import feasible_mask
+from shoal_common.decide import Embeddings, RecordTables, TokenScorer, decide, observe
 from shoal_common.errors import Fatal, ShoalError
-from shoal_common.observation import FC, FN, FP, FT, Observation
+from shoal_common.kube.snapshot import Snapshot
+from shoal_common.pods import NodeRecord, PodRecord
+from shoal_common.reward import ObjectiveWeights
 from shoal_common.scorers.artifact import MANIFEST
 from shoal_common.scorers.artifact_numpy import open_artifact
+from shoal_common.tables import pod_row
 
 LOOK_SECONDS = 1.0
 Stamp = tuple[int, int, int]
@@ -110,24 +114,24 @@ def load(directory: Path) -> ServedPolicy:
     """
     scorer = open_artifact(directory)
     profiles = int(scorer.manifest["profiles"])
-    if decide(scorer, _example(profiles)).action[0] < 0:
+    if _try(scorer, profiles) < 0:
         raise Fatal(f"{directory}: gives no finite score for an ordinary decision; serve an earlier policy")
     version = str(scorer.manifest["provenance"].get("version", ""))
     return ServedPolicy(scorer, str(scorer.manifest["digest"]), version, profiles)
 
 
-def _example(profiles: int) -> Observation:
-    """Three half-empty nodes and a small pod."""
-    half = np.full((1, 3, FN), 0.5, np.float32)
-    return Observation(
-        node=half,
-        pair=np.full((1, 3, FP), 0.5, np.float32),
-        task=np.full((1, FT), 0.1, np.float32),
-        ctx=np.full((1, FC), 0.5, np.float32),
-        w=np.full((1, 4), 0.25, np.float32),
-        mask=np.ones((1, 3, profiles), np.bool_),
-        plugin=np.zeros((1, 3, 0), np.float32),
-    )
+def _try(scorer: TokenScorer, profiles: int) -> int:
+    """Decide on a small pod and three ordinary nodes, as a request would; compiles every kernel on the way."""
+    room = {"cpu": 16_000, "memory": 64 * 2**30, "pods": 110}
+    nodes = tuple(NodeRecord(f"n{i}", allocatable=room) for i in range(3))
+    tables, kept, rows = RecordTables.of(Snapshot(nodes)), Embeddings(scorer), np.arange(3)
+    kept.update(tables, rows[:0])
+    kept.update(tables, rows[:1])
+    row, fits = pod_row(PodRecord("p")), np.empty(3, np.bool_)
+    feasible_mask(tables.node, tables.use, tables.gpu_free, row, fits)
+    mask = np.repeat(fits[:, None], profiles, axis=1)
+    obs = observe(tables, row, mask, ObjectiveWeights().array(), None, rows, kept.features)
+    return int(decide(kept.at(rows), obs).action[0])
 
 
 def _stamp(directory: Path) -> Stamp | None:

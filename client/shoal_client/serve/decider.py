@@ -6,6 +6,7 @@ What it returns is what prioritize answers, what an actuator carries out and wha
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -27,9 +28,13 @@ from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
 from shoal_common.tables import pod_row
 
+REFRESH_SECONDS = 0.2
 DAY_SECONDS = 86_400.0
 TABLED = frozenset({"cpu", "memory", "pods"})
 """Resources whose room the tables tell; for others every candidate is asked."""
+
+
+_log = logging.getLogger("shoal.client.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,30 @@ class Decider:
         self._embeddings: Embeddings | None = None
         self._drift = Drift()
         self._mutex = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
 
     @property
     def digest(self) -> str | None:
         """Digest of the loaded policy, None without one."""
         return self._artifact.current.digest if self._artifact.current else None
+
+    def start(self) -> None:
+        """Encode changed nodes between requests too, from a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def refresh(self) -> None:
+        """Bring tables, features and tokens up to date, where a policy is loaded."""
+        cluster = self._live.cluster  # outside the lock: many changed nodes take their time
+        with self._mutex:
+            if self._artifact.current is not None:
+                self._policy()[1].update(cluster, self._live.take_changed())
 
     def judge(self, pod: PodRecord, names: Sequence[str], applied: AppliedPolicy) -> Judgement:
         """Decide on a pod among these nodes under a policy's settings; the artifact must be loaded."""
@@ -114,6 +138,9 @@ class Decider:
         if not pod.requests.keys() <= TABLED:
             for k in np.flatnonzero(fits).tolist():
                 fits[k] = not self._live.insufficient(names[k], pod)
+        avoided = self._live.rejecting(pod)
+        if avoided:
+            fits &= ~np.isin(rows, self._live.rows(avoided))
         return fits
 
     def _context(self) -> Context:
@@ -129,3 +156,10 @@ class Decider:
         if ratio > limits.max_clipped_ratio:
             return "out_of_distribution"
         return "drift" if self._drift.index > limits.max_shift else None
+
+    def _run(self) -> None:
+        while not self._stop.wait(REFRESH_SECONDS):
+            try:
+                self.refresh()
+            except Exception:  # requests meet the same error, answer neutrally and count it
+                _log.exception("encoding nodes failed")

@@ -54,6 +54,12 @@ class LiveState(Protocol):
     def pending(self) -> int:
         """Pods that wait for a node."""
 
+    def rejecting(self, pod: PodRecord) -> tuple[str, ...]:
+        """Nodes whose kubelet lately refused pods of this owner: to be avoided for a while."""
+
+    def try_reserve(self, pod: PodRecord, node: str) -> tuple[str, ...]:
+        """Hold a pod's room if there is any; what is lacking, () where it is held now."""
+
     def reserve(self, pod: PodRecord, node: str) -> None:
         """Hold a decided pod's room until it is bound, deleted or refused; replaces an earlier one."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -175,9 +175,8 @@ def _read(body: bytes, kind: type[Type]) -> Type:
     """Decode by exact keys, and where none of them is there by their letters alone."""
     try:
         found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        exact = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(kind)}
-        known = set(exact.values())
-        if found.keys() <= known:
+        exact = _keys(kind)
+        if found.keys() <= set(exact.values()):
             return msgspec.json.decode(body, type=kind)
         renamed = {exact.get(key.lower(), key): value for key, value in found.items()}
         return msgspec.json.decode(msgspec.json.encode(renamed), type=kind)
@@ -185,6 +184,12 @@ def _read(body: bytes, kind: type[Type]) -> Type:
         raise InputError(
             WHERE, "body", f"cannot be read ({error})", "send what kube-scheduler sends"
         ) from error
+
+
+@cache
+def _keys(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The exact keys of a request by their small letters."""
+    return {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 def _object(raw: msgspec.Raw) -> _Object:

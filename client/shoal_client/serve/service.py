@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, final
 
 from shoal_client.experience.records import F32, Mode, Source
@@ -197,6 +197,8 @@ class DecisionService:
 
     def _scores(self, asked: Candidates, plan: Plan, source: Source, expires: float) -> Prioritized:
         assert plan.applied is not None  # noqa: S101 (a plan without a reason has a policy)
+        if plan.serves:
+            self._live.release(asked.pod.uid)  # an earlier attempt's room is this one's
         found = self._decider.judge(asked.pod, asked.names, plan.applied)
         if self._clock() >= expires:
             return Prioritized([], 0, "", "deadline")  # nobody waits for it any more
@@ -268,16 +270,25 @@ class DecisionService:
     def _filter(self, asked: Candidates, plan: Plan, expires: float) -> Filtered:
         assert plan.applied is not None  # noqa: S101
         closed = plan.applied.spec.fallback.on_error is OnError.FAIL_CLOSED
+        self._live.release(asked.pod.uid)
         found = filtered(self._live, asked, closed)
         if self._clock() < expires:
             if len(found.kept) == 1:  # no prioritize follows
-                self._live.reserve(asked.pod, asked.names[found.kept[0]])
+                found = self._claimed(asked, found)
             MASKED_NODES.labels("full").inc(len(found.failed))
             MASKED_NODES.labels("lacking").inc(len(found.unresolvable))
             if not found.kept:
                 reasons = sorted({*found.failed.values(), *found.unresolvable.values()})
                 self._refused(asked.pod, plan, "; ".join(reasons)[:LONGEST_REASON], "extender")
         return found
+
+    def _claimed(self, asked: Candidates, found: Filtered) -> Filtered:
+        """Hold the room on the only node that is left, or lose it to who was there first."""
+        name = asked.names[found.kept[0]]
+        lacking = self._live.try_reserve(asked.pod, name) if name in self._live.nodes else ()
+        return (
+            replace(found, kept=(), failed={**found.failed, name: "; ".join(lacking)}) if lacking else found
+        )
 
     def _unfiltered(self, asked: Candidates, plan: Plan, reason: Reason) -> Filtered:
         """Every node passes, or an error where the policy says to fail closed."""

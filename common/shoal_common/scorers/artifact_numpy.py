@@ -88,4 +88,5 @@ def _relu(values: F32) -> F32:
 
 def _softmax(logits: F32) -> F32:
     weight: F32 = np.exp(logits - logits.max(-1, keepdims=True))
-    return weight / weight.sum(-1, keepdims=True)
+    policy: F32 = weight / weight.sum(-1, keepdims=True)
+    return policy

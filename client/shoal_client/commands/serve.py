@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`shoal client serve`: answer kube-scheduler, and record what becomes of it. Ends on SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal_common.errors import InputError
+
+if TYPE_CHECKING:
+    from shoal_client.serve.server import Tls
+
+EPILOG = """Examples:
+
+  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/artifact --listen 127.0.0.1:8888
+
+  shoal client serve --kubeconfig K --policy P --listen 127.0.0.1:8888 --prometheus http://prometheus:9090
+  --store /var/lib/shoal/experience
+
+  shoal client serve --policy P --listen 0.0.0.0:8443 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
+  --metrics-listen 0.0.0.0:9090"""
+
+
+class DefaultMode(StrEnum):
+    """The mode while the cluster has no SchedulingPolicy at all."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    ACTIVE = "active"
+
+
+def serve(
+    listen: Annotated[str, typer.Option(help="Address of the extender, HOST:PORT.")] = "127.0.0.1:8888",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Default: in-cluster credentials, else $KUBECONFIG.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Directory of the policy artifact; read again when it changes.")
+    ] = None,
+    prometheus: Annotated[str, typer.Option(help="URL of a Prometheus server.")] = "",
+    store: Annotated[Path | None, typer.Option(help="Directory of the experience store.")] = None,
+    mode: Annotated[
+        DefaultMode, typer.Option(help="Mode while the cluster has no SchedulingPolicy.")
+    ] = DefaultMode.SHADOW,
+    off: Annotated[
+        bool, typer.Option("--off", envvar="SHOAL_OFF", help="Kill switch: every policy counts as Off.")
+    ] = False,
+    metrics_listen: Annotated[
+        str, typer.Option(help="A second address for /metrics, /livez and /readyz, without TLS.")
+    ] = "",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the extender: HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="Serve only clients with a certificate of this CA.")
+    ] = None,
+    grpc_socket: Annotated[Path | None, typer.Option(help="Unix socket of the gRPC scorer.")] = None,
+    namespace: Annotated[
+        str, typer.Option(help="Shoal's own namespace: its lease is there, its pods are never masked.")
+    ] = "",
+    preempt: Annotated[
+        bool, typer.Option("--preempt", help="Let preemptVerb go on where every victim is a known pod.")
+    ] = False,
+    actuate: Annotated[
+        bool, typer.Option("--actuate", help="Carry out the actions that SchedulingPolicies allow.")
+    ] = False,
+) -> None:
+    """Answer kube-scheduler's extender calls from this cluster's own watch.
+
+    Without a SchedulingPolicy, and without --mode active, every answer is neutral: decisions are made and
+    recorded, and kube-scheduler's own scores stand.
+    """
+    import logging
+    import signal
+    import sys
+    import threading
+
+    from shoal_client.policy_spec import Mode
+    from shoal_client.serve.server import Address
+    from shoal_client.serving import ServeSettings, ServingProcess
+
+    logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    settings = ServeSettings(
+        listen=Address.parse(listen, "--listen"),
+        kubeconfig=kubeconfig,
+        policy=policy,
+        prometheus=prometheus,
+        mode=Mode(mode.value.capitalize()),
+        killed=off,
+        metrics_listen=Address.parse(metrics_listen, "--metrics-listen") if metrics_listen else None,
+        tls=_tls(tls_cert, tls_key, client_ca),
+        grpc_socket=grpc_socket,
+        store=store,
+        namespace=namespace,
+        preempt=preempt,
+        actuate=actuate,
+    )
+    sys.setswitchinterval(0.0005)  # a request must not wait 5 ms while another thread reads an event
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    process = ServingProcess(settings)
+    process.start()
+    typer.echo(
+        f"listening on {settings.listen.host}:{process.port}, policies {mode.value} by default", err=True
+    )
+    stop.wait()
+    process.stop()
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> Tls | None:
+    from shoal_client.serve.server import Tls
+
+    if certificate is None and key is None:
+        if client_ca is not None:
+            remedy = "give --tls-cert and --tls-key too"
+            raise InputError("shoal client serve", "--client-ca", "needs HTTPS", remedy)
+        return None
+    if certificate is None or key is None:
+        given = "--tls-key" if certificate is None else "--tls-cert"
+        raise InputError("shoal client serve", given, "stands alone", "give --tls-cert and --tls-key")
+    return Tls(certificate, key, client_ca)

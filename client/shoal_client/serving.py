@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The serving process: watch, measure, decide, record, report; every part wired, started and stopped here.
+
+Nothing in it imports torch. Parts that cannot run (no Prometheus, no store, no custom resources) are left
+out or wait; the extender answers in any case, neutrally where it must.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from shoal_client.actuate.actuators import Actuators, ActuatorSettings
+from shoal_client.actuate.authority import Authority
+from shoal_client.actuate.chooser import PolicyChooser
+from shoal_client.actuate.leader import Leader, LeaseSettings
+from shoal_client.collect.collector import Collector
+from shoal_client.collect.prometheus import PrometheusClient
+from shoal_client.experience.apps import AppHistory
+from shoal_client.experience.recorder import Recorder
+from shoal_client.experience.store import ExperienceStore
+from shoal_client.informer import Informer
+from shoal_client.kube_api import PODS, connect
+from shoal_client.operator import Operator
+from shoal_client.policies import Policies
+from shoal_client.policy_spec import Mode
+from shoal_client.serve.artifact_file import ArtifactFile
+from shoal_client.serve.breaker import Breaker
+from shoal_client.serve.decider import Decider
+from shoal_client.serve.extender import Application, Extender
+from shoal_client.serve.guard import Guard
+from shoal_client.serve.guardrails import Guardrails
+from shoal_client.serve.payloads import Binding, MetaVictims
+from shoal_client.serve.scorer_grpc import ScorerServer
+from shoal_client.serve.server import Address, HttpServer, Tls
+from shoal_client.serve.service import DecisionService, allowed_victims, bind
+from shoal_client.state import LiveCluster
+from shoal_client.status import Serving
+from shoal_common.errors import ShoalError
+
+LEASE = "shoal-client"
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_log = logging.getLogger("shoal.client")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What the serving process is told on its command line."""
+
+    listen: Address
+    kubeconfig: Path | None = None
+    policy: Path | None = None
+    prometheus: str = ""
+    mode: Mode = Mode.SHADOW
+    killed: bool = False
+    metrics_listen: Address | None = None
+    tls: Tls | None = None
+    grpc_socket: Path | None = None
+    store: Path | None = None
+    namespace: str = ""
+    preempt: bool = False
+    actuate: bool = False
+
+
+@final
+class ServingProcess:
+    """All parts of `shoal client serve`."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """Open what can be wrong: credentials, artifact, store, addresses.
+
+        Raises:
+            InputError, SchemaMismatch, Fatal: one of them is.
+        """
+        self.settings = settings
+        self.api = connect(settings.kubeconfig)
+        self.artifact = ArtifactFile(settings.policy)
+        self.live = LiveCluster()
+        self.policies = Policies(settings.mode, killed=settings.killed)
+        self._namespace = settings.namespace or own_namespace()
+        self._instance = f"{socket.gethostname()}-{os.getpid()}"
+        self.store, self.recorder = self._experience()
+        self.guardrails = Guardrails(
+            self.policies, self.live.namespace_labels, self.live.apps, self.policies.roll_back
+        )
+        self.breaker = Breaker()
+        self.decider = Decider(self.live, self.artifact)
+        self.guard = Guard(self.policies, self.live, self._namespace)
+        self.service = DecisionService(
+            self.live, self.decider, self.guard, self.recorder, self.guardrails, self.breaker
+        )
+        self._http = self._servers()
+        self._grpc = ScorerServer(self.service, settings.grpc_socket) if settings.grpc_socket else None
+        self.informer = Informer(self.api, self.live)
+        self.collector = self._collector()
+        self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace, self._instance))
+        self.operator = Operator(self.api, self.policies, self.leader, self.serving, instance=self._instance)
+        self._actuators = self._actuation() if settings.actuate else None
+        self.live.subscribe(self.guardrails.pod_changed)
+
+    @property
+    def port(self) -> int:
+        """The extender's port."""
+        return self._http[0].port
+
+    def start(self) -> None:
+        """Start every part; the extender answers when this returns, neutrally until the caches are full."""
+        if self.store is not None and self.recorder is not None:
+            self.store.start()
+            self.recorder.start()
+        for server in self._http:
+            server.start()
+        for part in (self._grpc, self.informer, self.collector, self.leader, self.operator, self._actuators):
+            if part is not None:
+                part.start()
+        for part in (self.decider, self.guardrails, self.artifact):
+            part.start()
+
+    def stop(self) -> None:
+        """Stop every part, those that others lean on last; what cannot stop is left behind and said."""
+        parts: list[tuple[str, Callable[[], object]]] = [
+            *((f"http {server.port}", server.stop) for server in self._http),
+            ("service", self.service.stop),
+            ("artifact", self.artifact.stop),
+            ("decider", self.decider.stop),
+            ("guardrails", self.guardrails.stop),
+        ]
+        for part in (self._grpc, self._actuators, self.operator, self.collector, self.informer, self.leader):
+            if part is not None:
+                parts.append((type(part).__name__, part.stop))
+        for stored in (self.recorder, self.store):
+            if stored is not None:
+                parts.append((type(stored).__name__, stored.stop))
+        for name, stop in parts:
+            try:
+                stop()
+            except Exception:  # the other parts must stop all the same
+                _log.exception("%s did not stop", name)
+
+    def ready(self) -> str:
+        """Why decisions cannot be made, "" where they can."""
+        if not self.live.synced:
+            return "the watch caches are not full yet"
+        if self.settings.policy is not None and self.artifact.current is None:
+            return "no policy is loaded"
+        return ""
+
+    def serving(self) -> Serving:
+        """What is loaded and what is wrong with it, for the status of our resources."""
+        current = self.artifact.current
+        degraded = self.ready() or ("the circuit breaker is open" if self.breaker.open else "")
+        degraded = degraded or self.artifact.problem
+        if current is None:
+            return Serving(error="no policy artifact is given", degraded=degraded)
+        return Serving(current.version, current.digest, "", degraded)
+
+    def _experience(self) -> tuple[ExperienceStore | None, Recorder | None]:
+        """The store and its recorder, where a directory is given."""
+        if self.settings.store is None:
+            return None, None
+        store = ExperienceStore(self.settings.store)
+        apps = AppHistory(store.key, store.apps)
+        self.live.apps = apps
+        recorder = Recorder(store, self.live, apps)
+        self.live.subscribe(recorder.pod_changed)
+        return store, recorder
+
+    def _servers(self) -> list[HttpServer]:
+        settings = self.settings
+        extender = Extender(
+            self.service, lambda wanted: bind(self.api, wanted, self._bound_to), self._victims
+        )
+        servers = [HttpServer(Application(extender, self.ready), settings.listen, settings.tls)]
+        if settings.metrics_listen is not None:
+            servers.append(HttpServer(Application(None, self.ready), settings.metrics_listen))
+        return servers
+
+    def _bound_to(self, wanted: Binding) -> str:
+        """Where this very pod is bound, by the API itself."""
+        try:
+            pod = self.api.get(PODS, wanted.pod_name, wanted.pod_namespace)
+        except ShoalError:
+            return ""
+        same = pod["metadata"].get("uid") == wanted.pod_uid
+        return str(pod["spec"].get("nodeName") or "") if same else ""
+
+    def _victims(self, asked: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+        return allowed_victims(asked, self.live.pods.__contains__, not self.settings.preempt)
+
+    def _collector(self) -> Collector | None:
+        if not self.settings.prometheus:
+            return None
+        client = PrometheusClient(self.settings.prometheus)
+        listeners = [self.live.measure, *([self.recorder.measured] if self.recorder else [])]
+        collector = Collector(client, self.live, listeners)
+        return collector
+
+    def _actuation(self) -> Actuators:
+        authority = Authority(self.policies, self.live.namespace_labels)
+        chooser = PolicyChooser(self.live, self.decider, self.guard)
+        return Actuators(
+            self.api, self.leader, self.live, authority, chooser, ActuatorSettings(self._instance)
+        )
+
+
+def own_namespace() -> str:
+    """The namespace this process runs in; "default" outside of a cluster."""
+    try:
+        return NAMESPACE_FILE.read_text().strip() or "default"
+    except OSError:
+        return "default"
