@@ -49,10 +49,12 @@ from shoal_client.kube_resources import (
     STATEFUL_SETS,
     Resource,
 )
+from shoal_client.kube_watch import Watch
 from shoal_common.errors import InputError, Transient
 
 __all__ = [
-    "Api", "Version", "connect", "Resource", "PODS", "NODES", "NAMESPACES", "SERVICES", "CONFIG_MAPS",
+    "Api", "Watch", "Version", "connect", "Resource", "PODS", "NODES", "NAMESPACES", "SERVICES",
+    "CONFIG_MAPS",
     "LIMIT_RANGES", "RESOURCE_QUOTAS", "EVENTS", "LEASES", "DEPLOYMENTS", "REPLICA_SETS",
     "STATEFUL_SETS", "JOBS", "AUTOSCALERS", "DISRUPTION_BUDGETS", "HTTP_ROUTES", "NODE_TOPOLOGIES",
     "RESOURCE_SLICES", "CUSTOM_RESOURCES", "ACCESS_REVIEWS", "SCHEDULING_POLICIES", "MEMBERSHIPS",
@@ -205,8 +207,8 @@ class Api:
         timeout_seconds: int,
         read_seconds: float,
         namespace: str = "",
-    ) -> Iterator[Iterator[bytes]]:
-        """A watch with bookmarks, as lines of JSON; leaving the context ends it.
+    ) -> Iterator[Watch]:
+        """A watch with bookmarks; leaving the context ends it.
 
         The server ends the stream after `timeout_seconds`; a stream that sends nothing for `read_seconds`
         raises Transient.
@@ -220,7 +222,7 @@ class Api:
         with self._call(
             "GET", resource.path(namespace), query, read_seconds=read_seconds, stream=True
         ) as response:
-            yield self._lines(response)
+            yield Watch(response, self.server)
 
     def get(
         self, resource: Resource, name: str, namespace: str = "", subresource: str = ""
@@ -372,16 +374,6 @@ class Api:
             if setting["in"] == "header" and setting["value"]:
                 headers[setting["key"]] = setting["value"]
         return headers
-
-    def _lines(self, response: Any) -> Iterator[bytes]:
-        """Lines as they come; the rest of a chunk waits for its line feed."""
-        kept = b""
-        try:
-            for chunk in response.stream(2**16, decode_content=True):
-                *lines, kept = (kept + chunk).split(b"\n")
-                yield from filter(None, lines)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Transient(f"{self.server}: the watch broke: {error}") from error
 
 
 def _decode(data: bytes) -> dict[str, Any]:

@@ -225,3 +225,31 @@ RESERVATIONS_EXPIRED = Counter(
     "Decided pods whose room was given free after ten minutes without any news of them: events were lost.",
     registry=REGISTRY,
 )
+
+WATCH_LAST_EVENT = Gauge(
+    "shoal_watch_last_event_timestamp_seconds",
+    "When the API was last heard of, by kind: an event, a bookmark or the end of a watch in good order.",
+    ("kind",),
+    registry=REGISTRY,
+)
+WATCH_EVENTS = Counter(
+    "shoal_watch_events_total",
+    "Events of a watch that brought something new, by kind.",
+    ("kind",),
+    registry=REGISTRY,
+)
+WATCH_ERRORS = Counter(
+    "shoal_watch_errors_total",
+    "Lists and watches that failed, by kind and why (error, gone, short, bug).",
+    ("kind", "reason"),
+    registry=REGISTRY,
+)
+RELISTS = Counter(
+    "shoal_relists_total",
+    "Lists of a whole kind, by kind and why: the first one, or the version to watch from was gone.",
+    ("kind", "reason"),
+    registry=REGISTRY,
+)
+CACHE_SYNCED = Gauge(
+    "shoal_cache_synced", "1 from the first complete list of a kind on.", ("kind",), registry=REGISTRY
+)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List and watch the API into a `LiveCluster`: one thread a kind, for ever, through every failure.
+
+A thread lists once, then watches from the list's version. A watch that ends or breaks goes on from the last
+version that was seen; only when that is too old (410, as HTTP status or as an event in the stream) the kind
+is listed again, and what the new list lacks is deleted. The server ends a watch after `watch_seconds`; a
+stream that says nothing for `silent_seconds` is given up, whatever a load balancer in between pretends.
+Objects are raw JSON until they are needed: a duplicate costs the reading of its identity.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import msgspec
+
+from shoal_client.kube_api import (
+    NAMESPACES,
+    NODE_TOPOLOGIES,
+    NODES,
+    PAGE,
+    PODS,
+    RESOURCE_SLICES,
+    SERVICES,
+    Api,
+    Gone,
+    NotFound,
+    Resource,
+    Watch,
+)
+from shoal_client.kube_errors import api_error
+from shoal_client.metrics import CACHE_SYNCED, RELISTS, WATCH_ERRORS, WATCH_EVENTS, WATCH_LAST_EVENT
+from shoal_client.state import Kind, LiveCluster
+from shoal_common.errors import ShoalError
+
+KINDS: Final[Mapping[Kind, Resource]] = {
+    "Node": NODES,
+    "Pod": PODS,
+    "Namespace": NAMESPACES,
+    "Service": SERVICES,
+    "NodeResourceTopology": NODE_TOPOLOGIES,
+    "ResourceSlice": RESOURCE_SLICES,
+}
+GIVE_WAY: Final = 8  # objects of a list after which other threads get their turn
+
+_log = logging.getLogger("shoal.client.informer")
+
+
+@dataclass(frozen=True, slots=True)
+class InformerSettings:
+    """How lists and watches are asked for, in seconds.
+
+    A quiet, healthy stream proves itself by its end: `silent_seconds` bounds how old the state can be.
+    """
+
+    watch_seconds: int = 40  # the server ends a watch then; its caches stay warm, so another one is cheap
+    silent_seconds: float = 50.0  # longer than watch_seconds
+    page: int = PAGE
+    first_backoff_seconds: float = 0.5
+    longest_backoff_seconds: float = 30.0
+    absent_seconds: float = 300.0  # until a kind that the server does not have is asked for again
+
+
+class _Identity(msgspec.Struct):
+    """What tells one version of an object from all others."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 (the API's name)
+
+
+class _Head(msgspec.Struct):
+    metadata: _Identity = msgspec.field(default_factory=_Identity)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMetadata(msgspec.Struct):
+    resourceVersion: str = ""  # noqa: N815
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
+    items: list[msgspec.Raw] | None = None
+
+
+_read_event: Final = msgspec.json.Decoder(_Event).decode
+_read_head: Final = msgspec.json.Decoder(_Head).decode
+_read_page: Final = msgspec.json.Decoder(_Page).decode
+_read: Final = msgspec.json.Decoder().decode
+
+
+@final
+class Informer:
+    """Keeps a `LiveCluster` up to date between `start` and `stop`; a context manager does both."""
+
+    def __init__(self, api: Api, live: LiveCluster, settings: InformerSettings | None = None) -> None:
+        self._live = live
+        self._stopped = threading.Event()
+        self._loops = [
+            _Loop(api, live, kind, resource, settings or InformerSettings(), self._stopped)
+            for kind, resource in KINDS.items()
+        ]
+
+    def __enter__(self) -> Informer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the threads."""
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End all streams and wait for the threads; they are daemons, so a hanging one holds nobody up."""
+        self._stopped.set()
+        deadline = time.monotonic() + timeout
+        for loop in self._loops:
+            loop.wake()
+        for loop in self._loops:
+            loop.join(max(0.0, deadline - time.monotonic()))
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until nodes and pods were listed; whether they were."""
+        deadline = time.monotonic() + timeout
+        while not self._live.synced and time.monotonic() < deadline and not self._stopped.is_set():
+            self._stopped.wait(0.02)
+        return self._live.synced
+
+
+@final
+class _Loop(threading.Thread):
+    """Lists and watches one kind."""
+
+    def __init__(
+        self,
+        api: Api,
+        live: LiveCluster,
+        kind: Kind,
+        resource: Resource,
+        settings: InformerSettings,
+        stopped: threading.Event,
+    ) -> None:
+        super().__init__(name=f"informer-{kind}", daemon=True)
+        self._api, self._live, self._kind, self._resource = api, live, kind, resource
+        self._settings, self._stopped = settings, stopped
+        self._version: str | None = None  # to watch from; None: list first
+        self._list_from = "0"
+        self._failures = 0
+        self._watch: Watch | None = None
+
+    def wake(self) -> None:
+        """End the stream that the thread may be reading."""
+        watch = self._watch
+        if watch is not None:
+            watch.stop()
+
+    def run(self) -> None:
+        """List and watch until stopped."""
+        CACHE_SYNCED.labels(self._kind).set(0)
+        while not self._stopped.is_set():
+            try:
+                if self._version is None:
+                    self._version = self._list()
+                self._follow(self._version)
+            except Gone:
+                self._version, self._list_from = None, ""
+                self._pause("gone")
+            except NotFound:
+                self._absent()
+            except (ShoalError, msgspec.MsgspecError) as error:
+                _log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "%s", error)
+                self._pause("error")
+            except Exception:  # a bug must not end the thread: the state would grow old for ever
+                _log.exception("%s: list again", self._kind)
+                self._version, self._list_from = None, ""
+                self._pause("bug")
+
+    def _pause(self, reason: str) -> None:
+        """Wait, longer after each failure in a row, and never as long as another client."""
+        if self._stopped.is_set():
+            return
+        WATCH_ERRORS.labels(self._kind, reason).inc()
+        longest = self._settings.longest_backoff_seconds
+        seconds = min(longest, self._settings.first_backoff_seconds * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        self._stopped.wait(seconds * random.uniform(0.5, 1.0))
+
+    def _absent(self) -> None:
+        """The server does not have the kind; that is fine where it is optional."""
+        self._live.replace(self._kind, ())
+        self._version, self._list_from = None, "0"
+        self._stopped.wait(self._settings.absent_seconds * random.uniform(0.5, 1.0))
+
+    def _list(self) -> str:
+        """Replace the kind's objects by a list; the version to watch from."""
+        RELISTS.labels(self._kind, "first" if self._list_from == "0" else "gone").inc()
+        version = ""
+
+        def objects() -> Iterator[Mapping[str, Any]]:
+            nonlocal version
+            for page in self._pages():
+                version = page.metadata.resourceVersion
+                for count, raw in enumerate(page.items or ()):
+                    if count % GIVE_WAY == 0:
+                        time.sleep(0)
+                    yield self._object(raw)
+
+        self._live.replace(self._kind, objects())
+        CACHE_SYNCED.labels(self._kind).set(1)
+        self._heard()
+        return version
+
+    def _pages(self) -> Iterator[_Page]:
+        """The pages of one list; all in one where lists have outlived their continue tokens before."""
+        token, limit = "", 0 if self._failures > 2 else self._settings.page
+        while True:
+            raw = self._api.list_raw(
+                self._resource, limit=limit, continue_token=token, resource_version=self._list_from
+            )
+            page = _read_page(raw)
+            yield page
+            token = page.metadata.token
+            if not token or self._stopped.is_set():
+                return
+
+    def _object(self, raw: msgspec.Raw) -> Mapping[str, Any]:
+        """An object of a list; no more than its identity where this version of it is known."""
+        identity = _read_head(raw).metadata
+        if self._live.holds(self._kind, identity.uid, identity.resourceVersion):
+            return {"metadata": msgspec.structs.asdict(identity)}
+        content: Mapping[str, Any] = _read(raw)
+        return content
+
+    def _follow(self, version: str) -> None:
+        """Watch from a version until the stream ends."""
+        settings, began, events = self._settings, time.monotonic(), 0
+        with self._api.watch_raw(
+            self._resource,
+            resource_version=version,
+            timeout_seconds=settings.watch_seconds,
+            read_seconds=settings.silent_seconds,
+        ) as watch:
+            self._watch = watch
+            for line in watch:
+                if self._stopped.is_set():
+                    return
+                self._version = self._take(line) or self._version
+                self._heard()
+                events, self._failures = events + 1, 0
+        self._heard()
+        if not events and time.monotonic() - began < 1.0:
+            self._pause("short")  # a server that ends every watch at once must not be asked in a circle
+        else:
+            self._failures = 0
+
+    def _take(self, line: bytes) -> str:
+        """Take up one event of a stream; the version it brings."""
+        event = _read_event(line)
+        if event.type == "ERROR":
+            status = _read(event.object)
+            raise api_error(
+                int(status.get("code") or 0), str(status.get("reason")), str(status.get("message"))
+            )
+        identity = _read_head(event.object).metadata
+        known = event.type != "DELETED" and self._live.holds(
+            self._kind, identity.uid, identity.resourceVersion
+        )
+        if event.type != "BOOKMARK" and not known:
+            self._live.apply(self._kind, event.type, _read(event.object))
+            WATCH_EVENTS.labels(self._kind).inc()
+        return identity.resourceVersion
+
+    def _heard(self) -> None:
+        """The server is there and has told everything up to now."""
+        self._live.touch(self._kind)
+        WATCH_LAST_EVENT.labels(self._kind).set_to_current_time()
