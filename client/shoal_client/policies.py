@@ -140,6 +140,11 @@ class Policies:
             return self._default
         return next((rule.policy for rule in self._rules if rule.selects(pod, namespace_labels)), None)
 
+    def objects(self) -> dict[str, Mapping[str, Any]]:
+        """Every known object by name."""
+        with self._mutex:
+            return dict(self._objects)
+
     def entries(self) -> Mapping[str, PolicyEntry]:
         """Every known policy by name, in force or not; not to be changed."""
         if self._clock() >= self._rebuild_at:
@@ -161,8 +166,17 @@ class Policies:
         self._listeners.append(listener)
 
     def set(self, obj: Mapping[str, Any]) -> None:
-        """Take up a SchedulingPolicy object; one with an error in it is out of force until it is mended."""
-        self._change(lambda: self._objects.__setitem__(obj["metadata"]["name"], obj))
+        """Take up a SchedulingPolicy object, unless a newer version of it is known.
+
+        One with an error in it is out of force until it is mended.
+        """
+
+        def put() -> None:
+            name = obj["metadata"]["name"]
+            if not is_older(obj, self._objects.get(name)):
+                self._objects[name] = obj
+
+        self._change(put)
 
     def delete(self, name: str) -> None:
         """Forget a policy."""
@@ -265,6 +279,18 @@ def in_canary(pod: PodRecord, percent: float) -> bool:
     """
     digest = hashlib.sha256((pod.owner_uid or pod.uid).encode()).digest()
     return int.from_bytes(digest[:8], "big") % PARTS < percent * PARTS / 100
+
+
+def is_older(obj: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
+    """Whether an API object is an earlier version of a known one.
+
+    Lists and watches arrive on different ways. Resource versions are whole numbers that grow (KEP-5504); ones
+    that are not are never older.
+    """
+    if known is None or obj["metadata"].get("uid") != known["metadata"].get("uid"):
+        return False
+    versions = [str(o["metadata"].get("resourceVersion") or "") for o in (obj, known)]
+    return all(v.isdecimal() for v in versions) and int(versions[0]) < int(versions[1])
 
 
 def _rule(obj: Mapping[str, Any], policy: AppliedPolicy) -> _Rule:

@@ -141,11 +141,15 @@ def _value(content: Any, path: Path) -> Any:
 
 
 def _remove(content: Any, path: Path) -> None:
+    """Take a field away, and the objects around it that it leaves empty: whoever owned it owned them."""
+    parent = content
     for step in path[:-1]:
-        content, _ = _step(content, step)
-    _, index = _step(content, path[-1])
+        parent, _ = _step(parent, step)
+    _, index = _step(parent, path[-1])
     if index is not None:
-        del content[index]
+        del parent[index]
+        if not parent and len(path) > 2 and path[-2].startswith("f:"):
+            _remove(content, path[:-1])
 
 
 def _without(entry: Mapping[str, Any], lost: set[Path]) -> dict[str, Any]:

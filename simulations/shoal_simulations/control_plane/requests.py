@@ -67,8 +67,8 @@ class Request:
             ApiError: 400, it is neither JSON nor, for apply, YAML.
         """
         try:
-            if self.content_type in (APPLY_PATCH, "application/yaml"):
-                return msgspec.yaml.decode(self.body)
+            if self.content_type in (APPLY_PATCH, "application/yaml") and self.body[:1] != b"{":
+                return msgspec.yaml.decode(self.body)  # YAML 1.1 reads JSON's 1e-06 as a string
             return msgspec.json.decode(self.body or b"{}")
         except msgspec.DecodeError as error:
             raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
