@@ -121,7 +121,7 @@ def load(directory: Path) -> ServedPolicy:
 
 
 def _try(scorer: TokenScorer, profiles: int) -> int:
-    """Decide on a small pod and three ordinary nodes, as a request would; compiles every kernel on the way."""
+    """Decide on a small pod and three ordinary nodes, as a request would; compiles all kernels on the way."""
     room = {"cpu": 16_000, "memory": 64 * 2**30, "pods": 110}
     nodes = tuple(NodeRecord(f"n{i}", allocatable=room) for i in range(3))
     tables, kept, rows = RecordTables.of(Snapshot(nodes)), Embeddings(scorer), np.arange(3)
