@@ -2,8 +2,8 @@
 """The loop that asks Prometheus and hands what it says to the cluster's state.
 
 While Prometheus is away the last good values stand until they are too old, then nodes are unknown: the state
-falls back to requests and scheduling goes on. A pod that ends after the last sample takes its share with it
-within a second, without waiting for the next one.
+falls back to requests and scheduling goes on. `Measured.pods` says whose use is in a sample, so that the
+state can add pods that came after it and take off those that went.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from shoal_client import metrics
 from shoal_client.collect.assemble import MEASURED_FEATURES, Assembler, without_pod
 from shoal_client.collect.features import COLUMN, QUERIES
-from shoal_client.collect.measured import Measured, PodName
+from shoal_client.collect.measured import Measured
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_client.collect.queries import DCGM, KUBELET
-from shoal_client.collect.rounds import Questioner, Round
+from shoal_client.collect.queries import DCGM, KUBELET, SOURCES
+from shoal_client.collect.rounds import NOTHING, Questioner, Round
 from shoal_client.collect.values import LiveMatrix, LiveValues
 from shoal_common.cluster import N_CPU, N_EXISTS, N_MEMORY, U_CPU, U_MEMORY, Cluster
 from shoal_common.errors import ShoalError
@@ -32,7 +32,7 @@ from shoal_common.pods import NodeRecord, PodRecord
 
 log = logging.getLogger(__name__)
 
-REDELIVER_SECONDS: Final = 1.0
+STOP_SECONDS: Final = 3.0
 LOOK_BACK: Final = tuple(q for q in QUERIES if not q.devices and q.name in MEASURED_FEATURES)
 
 
@@ -53,18 +53,6 @@ class NodeState(Protocol):
 
     def row(self, name: str) -> int:
         """The row of a node; negative where there is none."""
-
-
-class PodChange(Protocol):
-    """What the state tells of a pod."""
-
-    @property
-    def before(self) -> PodRecord | None:
-        """The pod as it was; None for a new one."""
-
-    @property
-    def after(self) -> PodRecord | None:
-        """The pod as it is; None once it is deleted."""
 
 
 Listener = Callable[[Mapping[str, Measured]], object]
@@ -97,9 +85,8 @@ class Collector:
         self._lock = threading.Lock()
         self._values = LiveValues()
         self._last = Round()
-        self._table: dict[str, Measured] = {}
-        self._looked_back = self._changed = False
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._looked_back = False
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -108,11 +95,10 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it has ended, at most after one request's deadline."""
+        """End the thread after the question it is at; at most some seconds are waited for that."""
         self._stop.set()
-        self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout=15.0)
+            self._thread.join(timeout=STOP_SECONDS)
 
     def collect(self) -> None:
         """Ask once and deliver, also when Prometheus is away. Never raises."""
@@ -128,107 +114,92 @@ class Collector:
             result = "error"
         metrics.METRICS_ROUNDS.labels(result).inc()
         metrics.METRICS_ROUND_SECONDS.observe(time.monotonic() - begin)
-        self._assemble()
-        self._deliver()
-
-    def pod_changed(self, change: PodChange) -> None:
-        """Take up that a pod ended or was deleted; called by the state for every change of a pod."""
-        before, after = change.before, change.after
-        if before is None or not before.node_name or before.finished:
-            return
-        if after is not None and not after.finished:
-            return
-        self._ended(before.node_name, (before.namespace, before.name))
+        self._deliver(self._table())
 
     def matrix(self) -> LiveMatrix:
         """All live features of all nodes now."""
         with self._lock:
             return self._values.matrix(time.monotonic())
 
-    def _ended(self, node: str, pod: PodName) -> None:
-        with self._lock:
-            measured = self._table.get(node)
-            if measured is None or pod not in measured.pods:
-                return
-            self._table[node] = without_pod(measured, pod)
-            self._changed = True
-        self._wake.set()
-
     def _run(self) -> None:
         while not self._stop.is_set():
             due = time.monotonic() + self._settings.interval_seconds
             self.collect()
-            while not self._stop.is_set() and (left := due - time.monotonic()) > 0:
-                if self._wake.wait(left):
-                    self._stop.wait(min(left, REDELIVER_SECONDS))
-                    self._wake.clear()
-                    self._deliver_changed()
+            self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _ask(self) -> None:
-        nodes = dict(self._state.nodes)
+        nodes = {node.name: node for node in list(self._state.nodes.values())}
         with self._lock:
             values = self._values.copy(nodes)
-        questions = Questioner(self._client, nodes, self._settings.window_seconds)
-        done = questions.ask(values)
-        if not self._looked_back:
-            now = time.monotonic()
-            missing = [q for q in LOOK_BACK if values.unknown(COLUMN[q.name], now)]
-            questions.look_back(values, missing)
-            self._looked_back = True
+        questions = Questioner(self._client, nodes, self._settings.window_seconds, self._stop)
+        try:
+            done = questions.ask(values)
+            if not self._looked_back:
+                now = time.monotonic()
+                missing = [q for q in LOOK_BACK if values.unknown(COLUMN[q.name], now)]
+                questions.look_back(values, missing)
+                self._looked_back = True
+        finally:
+            with self._lock:
+                self._values = values  # what a round brought before it broke off is good
         with self._lock:
-            self._values, self._last = values, done
-        self._report(done)
+            self._last = done
+        _report(done)
 
-    def _assemble(self) -> None:
+    def _table(self) -> dict[str, Measured]:
         now = time.monotonic()
+        cluster = self._state.cluster
         here = {(p.namespace, p.name) for p in list(self._state.pods.values()) if not p.finished}
         with self._lock:
             make = Assembler(self._values, now)
             table = {}
             for name in list(self._state.nodes):
-                measured = self._measured(make, name, now)
+                measured = self._measured(make, name, cluster, now)
                 for gone in measured.pods.keys() - here:  # a rate remembers a pod for as long as its window
                     measured = without_pod(measured, gone)
                 table[name] = measured
-            self._table, self._changed = table, False
+        return table
 
-    def _measured(self, make: Assembler, name: str, now: float) -> Measured:
+    def _measured(self, make: Assembler, name: str, cluster: Cluster, now: float) -> Measured:
         row = self._state.row(name)
         if row < 0:  # it went in the meantime
             return Measured()
         sampled, free = self._last.gpu_free.get(name, (-math.inf, ()))
         pods = self._last.pods.get(name, {}) if self._pods_fresh(name, now) else {}
         fresh = now - sampled <= DCGM.max_age_seconds
-        return make.measured(name, self._state.cluster.node[row], free if fresh else (), pods)
+        return make.measured(name, cluster.node[row], free if fresh else (), pods)
 
     def _pods_fresh(self, node: str, now: float) -> bool:
-        report = self._last.sources.get(KUBELET.name)
-        age = self._settings.window_seconds if report is None else report.nodes.get(node, 0.0)
+        report = self._last.sources.get(KUBELET.name, NOTHING)
+        age = report.nodes.get(node, self._settings.window_seconds)
         return now - self._last.at + age <= KUBELET.max_age_seconds
 
-    def _deliver(self) -> None:
-        with self._lock:
-            table = dict(self._table)
+    def _deliver(self, table: Mapping[str, Measured]) -> None:
         for listener in self._listeners:
-            listener(table)
+            try:
+                listener(table)
+            except Exception:  # one listener's error must not cost the others their metrics
+                log.exception("measurements were not taken up")
+        _report_ages(self._last, time.monotonic())
         _report_use(self._state.cluster, table, self._state.row)
 
-    def _deliver_changed(self) -> None:
-        with self._lock:
-            changed, self._changed = self._changed, False
-        if changed:
-            self._deliver()
 
-    def _report(self, done: Round) -> None:
-        for name, report in done.sources.items():
-            ages = list(report.nodes.values())
-            metrics.METRICS_NODES.labels(name).set(len(ages))
-            metrics.METRICS_UNMATCHED.labels(name).set(len(report.unmatched))
-            metrics.METRICS_AGE.labels(name).set(float(np.median(ages)) if ages else math.inf)
-        metrics.METRICS_DUPLICATES.set(done.duplicates.total())
-        metrics.METRICS_REFUSED.set(len(done.refused))
-        for name, reason in done.refused.items():
-            log.warning("query of %s refused: %s", name, reason)
+def _report(done: Round) -> None:
+    for name, report in done.sources.items():
+        metrics.METRICS_NODES.labels(name).set(len(report.nodes))
+        metrics.METRICS_UNMATCHED.labels(name).set(len(report.unmatched))
+    metrics.METRICS_DUPLICATES.set(done.duplicates.total())
+    metrics.METRICS_REFUSED.set(len(done.refused))
+    for name, reason in done.refused.items():
+        log.warning("query of %s refused: %s", name, reason)
+
+
+def _report_ages(last: Round, now: float) -> None:
+    """Ages go on growing while Prometheus is away."""
+    for source in SOURCES:
+        ages = list(last.sources.get(source.name, NOTHING).nodes.values())
+        age = float(np.median(ages)) + now - last.at if ages else math.inf
+        metrics.METRICS_AGE.labels(source.name).set(age)
 
 
 def _report_use(cluster: Cluster, table: Mapping[str, Measured], row: Callable[[str], int]) -> None:

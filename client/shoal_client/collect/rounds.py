@@ -8,6 +8,7 @@ neither this machine's nor the nodes' clocks matter; from the answer on the mono
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from shoal_client.collect.measured import PodName, PodUse
 from shoal_client.collect.prometheus import PrometheusClient, Series
 from shoal_client.collect.queries import SOURCES, Query, Source, expand
 from shoal_client.collect.values import LiveValues
-from shoal_common.errors import Fatal
+from shoal_common.errors import Fatal, Transient
 from shoal_common.pods import NodeRecord
 
 INSTANCES: Final = "max by (instance, nodename) (node_uname_info)"
@@ -45,6 +46,9 @@ class SourceReport:
     unmatched: list[dict[str, str]] = field(default_factory=list)
 
 
+NOTHING: Final = SourceReport()
+
+
 @dataclass(slots=True)
 class Round:
     """What one round brought besides the values. `at` is the monotonic time of its end."""
@@ -61,18 +65,27 @@ class Round:
 
 @final
 class Questioner:
-    """Asks one Prometheus about these nodes. Raises Transient when it is away."""
+    """Asks one Prometheus about these nodes. Raises Transient when it is away or `stop` was set."""
 
     def __init__(
-        self, client: PrometheusClient, nodes: Mapping[str, NodeRecord], window_seconds: float
+        self,
+        client: PrometheusClient,
+        nodes: Mapping[str, NodeRecord],
+        window_seconds: float,
+        stop: threading.Event | None = None,
     ) -> None:
-        self._client, self._nodes, self._window = client, nodes, window_seconds
+        self._client, self._window, self._stop = client, window_seconds, stop or threading.Event()
         self._book = AddressBook(nodes, self._instances())
         self._partitioned = {name for name, node in nodes.items() if is_partitioned(node)}
 
     def _instances(self) -> dict[str, str]:
-        found = (s.metric for s in self._client.instant(INSTANCES))
+        found = (s.metric for s in self._instant(INSTANCES))
         return {labels.get("instance", ""): labels.get("nodename", "") for labels in found}
+
+    def _instant(self, promql: str) -> list[Series]:
+        if self._stop.is_set():
+            raise Transient("asked to stop")
+        return self._client.instant(expand(promql, self._window))
 
     def sources(self) -> dict[str, SourceReport]:
         """Which nodes each exporter tells something about, and how old it is."""
@@ -80,7 +93,7 @@ class Questioner:
 
     def _source(self, source: Source) -> SourceReport:
         report = SourceReport()
-        for series in self._client.instant(expand(source.age, self._window)):
+        for series in self._instant(source.age):
             node = self._book.node(series.metric, source.labels)
             if node is None:
                 report.unmatched.append(series.metric)
@@ -94,7 +107,7 @@ class Questioner:
         devices: list[tuple[Query, dict[str, list[DeviceValue]], float]] = []
         for query in queries:
             try:
-                series = self._client.instant(query.text(self._window))
+                series = self._instant(query.promql)
             except Fatal as e:
                 done.refused[query.name] = str(e)
                 continue
@@ -168,7 +181,7 @@ class Questioner:
 
     def _pod_values(self, promql: str) -> dict[tuple[str, PodName], float]:
         found: dict[tuple[str, PodName], list[float]] = defaultdict(list)
-        for s in self._client.instant(expand(promql, self._window)):
+        for s in self._instant(promql):
             node = self._book.node(s.metric, SOURCES[1].labels)
             if node is not None and math.isfinite(s.number):
                 found[node, (s.metric.get("namespace", ""), s.metric.get("pod", ""))].append(s.number)

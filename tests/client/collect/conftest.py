@@ -19,24 +19,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import urllib3
 
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_common.cluster import (
-    MAX_GPUS,
-    MAX_ZONES,
-    N_CPU,
-    N_EXISTS,
-    N_GPUS,
-    N_IO_CAPACITY,
-    N_MEMORY,
-    NODE_COLUMNS,
-    USE_COLUMNS,
-    Cluster,
-)
-from shoal_common.pods import NodeRecord, PodRecord
+from shoal_client.state import LiveCluster
+from shoal_simulations.control_plane import node, pod
 
 RECORDED = Path(__file__).with_name("recorded")
 SCRAPE_SECONDS = 0.25
@@ -179,19 +167,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if shutil.which("prometheus") is None:
         pytest.skip("there is no prometheus here (Debian: apt-get install prometheus)")
     a, b, c, d, gone, other = (f"127.0.0.{n}" for n in (2, 3, 4, 5, 6, 9))
-    node = recording("node-exporter")
+    text = recording("node-exporter")
     exporters = {
-        "node-a": RecordedExporter(a, node),
+        "node-a": RecordedExporter(a, text),
         "cadvisor-a": RecordedExporter(a, recording("cadvisor"), timestamps=True),
         "kubelet-a": RecordedExporter(a, recording("kubelet")),
         "ipmi-a": RecordedExporter(a, recording("ipmi-exporter")),
         "agent-a": RecordedExporter(other, recording("node-agent")),
         "dcgm-b": RecordedExporter(b, recording("dcgm-exporter")),
-        "node-c": RecordedExporter(c, node.replace("worker-a", "twice-c")),
-        "node-d": RecordedExporter(d, odd(node)),
-        "node-e": RecordedExporter(gone, node.replace("worker-a", "gone-e")),
+        "node-c": RecordedExporter(c, text.replace("worker-a", "twice-c")),
+        "node-d": RecordedExporter(d, odd(text)),
+        "node-e": RecordedExporter(gone, text.replace("worker-a", "gone-e")),
         "state": RecordedExporter(other, recording("kube-state-metrics")),
-        "stranger": RecordedExporter("127.0.0.77", node.replace("worker-a", "stranger")),
+        "stranger": RecordedExporter("127.0.0.77", text.replace("worker-a", "stranger")),
     }
     e = exporters
     jobs = [
@@ -225,49 +213,44 @@ def odd(text: str) -> str:
     )
 
 
-@dataclass
-class Nodes:
-    """A cluster's state as far as the collector asks for it."""
+ADDRESSES = {
+    "worker-a": "127.0.0.2",
+    "gpu-b": "127.0.0.3",
+    "twice-c": "127.0.0.4",
+    "odd-d": "127.0.0.5",
+    "gone-e": "127.0.0.6",
+    "none-f": "127.0.0.7",
+}
+WEB, TRAIN = "web-6d4b75cb6d-hx2lp", "train-0"
 
-    nodes: dict[str, NodeRecord]
-    cluster: Cluster
-    pods: dict[str, PodRecord] = field(default_factory=dict)
 
-    def row(self, name: str) -> int:
-        return self.cluster.names.index(name) if name in self.cluster.names else -1
+def versioned(manifest: dict[str, Any], version: int = 1, **status: Any) -> dict[str, Any]:
+    """A manifest as the API sends it, with a uid and a version."""
+    manifest["metadata"] |= {"uid": f"uid-{manifest['metadata']['name']}", "resourceVersion": str(version)}
+    return manifest | {"status": {**manifest.get("status", {}), **status}}
+
+
+def train(version: int = 1, phase: str = "Running") -> dict[str, Any]:
+    """The pod train-0 on worker-a."""
+    asked = {"cpu": "1500m", "memory": "4Gi", "namespace": "ml", "node_name": "worker-a"}
+    return versioned(pod(TRAIN, **asked), version, phase=phase)
+
+
+def six_nodes(**more: Any) -> LiveCluster:
+    """A cluster of six nodes of four cores and 16 GiB; gpu-b has two GPUs, nobody tells of none-f."""
+    live = LiveCluster()
+    gpus = {"gpu-b": 2}
+    made = [
+        node(name, cpu=4, memory="16Gi", gpus=gpus.get(name, 0), address=address, **more)
+        for name, address in ADDRESSES.items()
+    ]
+    live.replace("Node", [versioned(m) for m in made])
+    web = pod(WEB, cpu="500m", memory="512Mi", namespace="shop", node_name="worker-a")
+    live.replace("Pod", [versioned(web, phase="Running"), train()])
+    return live
 
 
 @pytest.fixture
-def nodes() -> Nodes:
+def nodes() -> LiveCluster:
     """The cluster of `six_nodes`, which a test may change."""
     return six_nodes()
-
-
-def six_nodes() -> Nodes:
-    """Six nodes of four cores and 16 GiB; gpu-b has two GPUs; nobody tells anything about none-f."""
-    names = ("worker-a", "gpu-b", "twice-c", "odd-d", "gone-e", "none-f")
-    rows = np.zeros((len(names), NODE_COLUMNS))
-    rows[:, N_CPU], rows[:, N_MEMORY], rows[:, N_EXISTS], rows[:, N_IO_CAPACITY] = 4000, 16 * 2**30, 1, 4
-    rows[1, N_GPUS] = 2
-    n = len(names)
-    cluster = Cluster(
-        names,
-        rows,
-        np.zeros((n, USE_COLUMNS)),
-        np.zeros((n, MAX_GPUS)),
-        np.zeros((n, MAX_ZONES, 2)),
-        np.full(n, -1, dtype=np.int32),
-        np.full(n, -1, dtype=np.int32),
-        np.zeros((n, MAX_GPUS, MAX_GPUS), dtype=np.uint8),
-        ("",) * n,
-    )
-    addresses = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6", "127.0.0.7")
-    records = {
-        name: NodeRecord(name, {"kubernetes.io/hostname": name}, {"cpu": 4000}, addresses=(address,))
-        for name, address in zip(names, addresses, strict=True)
-    }
-    pods = {
-        "1": PodRecord("web-6d4b75cb6d-hx2lp", "shop", "1", node_name="worker-a", phase="Running"),
-        "2": PodRecord("train-0", "ml", "2", node_name="worker-a", phase="Running"),
-    }
-    return Nodes(records, cluster, pods)

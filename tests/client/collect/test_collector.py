@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,17 +13,11 @@ from shoal_client.collect.assemble import Assembler
 from shoal_client.collect.collector import Collector, CollectorSettings
 from shoal_client.collect.measured import Measured
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_common.pods import PodRecord
+from shoal_simulations.control_plane import pod
 
-from .conftest import until
+from .conftest import TRAIN, WEB, train, until, versioned
 
 SETTINGS = CollectorSettings(interval_seconds=600, window_seconds=2.0)
-
-
-@dataclass
-class Change:
-    before: PodRecord | None
-    after: PodRecord | None
 
 
 @pytest.fixture
@@ -63,37 +56,21 @@ def test_a_settled_round_reports_its_mapping(collector) -> None:
 
 
 def test_requested_and_used_shares(collector, nodes) -> None:
-    from shoal_common.cluster import U_CPU
-
-    nodes.cluster.use[:, U_CPU] = 3840  # requests 96 %
+    big = pod("big", cpu="3500m", memory="1Gi", node_name="odd-d")
+    nodes.apply("Pod", "ADDED", versioned(big, phase="Running"))
     collector.collect()
-    assert metrics.CLUSTER_REQUESTED.labels("cpu")._value.get() == pytest.approx(0.96)
-    assert metrics.CLUSTER_USED.labels("cpu")._value.get() == pytest.approx(
-        0.55, rel=0.15
-    )  # of measured nodes
+    assert metrics.CLUSTER_REQUESTED.labels("cpu")._value.get() == pytest.approx(5500 / 24000)
+    assert metrics.CLUSTER_USED.labels("cpu")._value.get() == pytest.approx(0.55, rel=0.15)  # of 3 nodes
 
 
-def test_case_43_a_pod_that_ended_takes_its_share_with_it(collector, nodes, delivered) -> None:
-    collector.start()
-    until(lambda: len(delivered) == 1)
-    whole = delivered[0]["worker-a"]
-    pod = nodes.pods["2"]
-    collector.pod_changed(Change(pod, replace(pod, phase="Running")))  # nothing ended
-    collector.pod_changed(Change(pod, replace(pod, phase="Succeeded")))
-    until(lambda: len(delivered) == 2)
-    share = whole.pods["ml", "train-0"]
-    after = delivered[1]["worker-a"]
-    assert after.cpu_millicores == pytest.approx(whole.cpu_millicores - share.cpu_millicores)
-    assert after.memory_bytes == pytest.approx(whole.memory_bytes - share.memory_bytes)
-    assert ("ml", "train-0") not in after.pods
-    collector.pod_changed(Change(pod, None))  # its deletion takes nothing more
-    collector.stop()
-    assert delivered[-1]["worker-a"] == after
-
-    nodes.pods.pop("2")  # Prometheus still tells of it: a rate remembers as long as its window
+def test_a_pod_that_is_gone_is_not_in_a_sample(collector, nodes, delivered) -> None:
     collector.collect()
-    assert ("ml", "train-0") not in delivered[-1]["worker-a"].pods
-    assert delivered[-1]["worker-a"].cpu_millicores == pytest.approx(1300, rel=0.2)
+    assert set(delivered[0]["worker-a"].pods) == {("shop", WEB), ("ml", TRAIN)}
+    nodes.apply("Pod", "MODIFIED", train(2, "Succeeded"))
+    collector.collect()  # Prometheus still tells of it: a rate remembers as long as its window
+    assert set(delivered[1]["worker-a"].pods) == {("shop", WEB)}
+    assert delivered[1]["worker-a"].cpu_millicores == pytest.approx(1300, rel=0.15)
+    assert delivered[1]["worker-a"].memory_bytes == 8 * 2**30 - 4e9
 
 
 def test_values_become_unknown_with_age(collector) -> None:
@@ -118,6 +95,14 @@ def test_without_prometheus_the_last_values_stand_and_nobody_fails(site, nodes, 
     assert delivered[-1]["worker-a"].memory_bytes == 8 * 2**30
     assert delivered[-1]["worker-a"].age_seconds > delivered[-2]["worker-a"].age_seconds
     assert metrics.METRICS_ROUNDS.labels("unavailable")._value.get() == before + 1
+
+
+def test_a_listener_that_fails_costs_nobody_else_the_metrics(site, nodes, delivered) -> None:
+    def fails(table: object) -> None:
+        raise ValueError("no")
+
+    Collector(site.client, nodes, [fails, delivered.append], SETTINGS).collect()
+    assert len(delivered) == 1
 
 
 def test_stop_ends_the_thread(collector, delivered) -> None:

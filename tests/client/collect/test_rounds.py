@@ -175,8 +175,8 @@ def test_free_gpu_memory_by_device(asked) -> None:
     assert shares == pytest.approx((10137 / 40548, (0.75 * 3 + 0.5 * 2) / 5))
 
 
-def test_a_node_whose_gpus_are_all_partitioned_has_no_utilisation(site, nodes) -> None:
-    nodes.nodes["gpu-b"].labels["nvidia.com/gpu.product"] = "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"
-    _, values = ask(site, nodes)
+def test_a_node_whose_gpus_are_all_partitioned_has_no_utilisation(site) -> None:
+    product = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}
+    _, values = ask(site, six_nodes(labels=product))
     assert value(values, "gpu-b", "gpu_utilisation") is None
     assert value(values, "gpu-b", "gpu_active") is not None
