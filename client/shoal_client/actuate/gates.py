@@ -68,6 +68,15 @@ class _Group:
         return min(m.since for m in self.members)
 
 
+@dataclass(slots=True)
+class _Work:
+    """A pod that is being worked on: its API object as of the last answer, and the decision on it."""
+
+    member: _Waiting
+    raw: dict[str, Any]
+    placing: Placing | None
+
+
 class Gates:
     """Takes the gate off the pods that carry it. `pod_changed` from any thread, the rest from one."""
 
@@ -157,16 +166,17 @@ class Gates:
             return
         if group.gang is not None and not self._gathered(group.gang):
             return
-        placings = [(m, self._decide(m)) for m in group.members]
-        if any(m.pod.uid not in self._waiting for m in group.members):
+        works = [w for w in map(self._decide, group.members) if w is not None]
+        if len(works) < len(group.members):
             return  # one vanished meanwhile: look at the group anew in the next pass
-        if any(placing is None for _, placing in placings):
-            placings = [(m, None) for m, _ in placings]
-        for member, placing in placings:  # every member resized before the first is free
-            if placing is not None:
-                self._resize(member, placing)
-        for member, placing in placings:
-            self._free(member, placing) if placing is not None else self._release(member, "unwanted")
+        if any(work.placing is None for work in works):
+            for member in group.members:
+                self._release(member, "unwanted")
+            return
+        for work in works:  # every member resized before the first is free
+            self._resize(work)
+        for work in works:
+            self._free(work)
 
     def _untouched_because(self, group: _Group) -> str:
         """Why a group must be let go as it is; "" when it need not."""
@@ -188,32 +198,30 @@ class Gates:
             if not p.finished
         )
 
-    def _decide(self, member: _Waiting) -> Placing | None:
+    def _decide(self, member: _Waiting) -> _Work | None:
         """The decision on a pod: that of its annotation, or a new one, written there before it is used."""
         raw = self._fetch(member)
         if raw is None:
             return None
         placing = read_placing(raw["metadata"].get("annotations") or {}, member.pod.uid)
-        if placing is not None:
-            return placing
-        placing = self._placer.place(member.pod, raw)
-        if placing is not None and placing.containers:
-            self._patch(member.pod, raw, {"metadata": {"annotations": placing.annotation()}})
-        return placing
+        if placing is None:
+            placing = self._placer.place(member.pod, raw)
+            if placing is not None and placing.containers:
+                raw = self._patch(member.pod, raw, {"metadata": {"annotations": placing.annotation()}})
+        return _Work(member, raw, placing)
 
-    def _resize(self, member: _Waiting, placing: Placing) -> None:
-        if not placing.containers:
+    def _resize(self, work: _Work) -> None:
+        if work.placing is None or not work.placing.containers:
             return
-        pod = member.pod
-        self._api.resize(pod.name, pod.namespace, placing.resize_patch())
+        pod = work.member.pod
+        self._must_lead()
+        work.raw = self._api.resize(pod.name, pod.namespace, work.placing.resize_patch())
         ACTUATIONS.labels("resize", "done").inc()
 
-    def _free(self, member: _Waiting, placing: Placing) -> None:
-        raw = self._fetch(member)
-        if raw is None:
-            return
-        self._patch(member.pod, raw, free_patch(raw, placing))
-        self._freed(member, "placed", f"Chosen: {', '.join(placing.hosts) or 'any node'}")
+    def _free(self, work: _Work) -> None:
+        hosts = work.placing.hosts if work.placing is not None else ()
+        self._patch(work.member.pod, work.raw, free_patch(work.raw, work.placing))
+        self._freed(work.member, "placed", f"Chosen: {', '.join(hosts) or 'any node'}")
 
     def _release(self, member: _Waiting, reason: str) -> None:
         """Take our gate off and leave everything else as it is."""
@@ -242,9 +250,15 @@ class Gates:
             return None
         return raw
 
-    def _patch(self, pod: PodRecord, raw: dict[str, Any], body: dict[str, Any]) -> None:
+    def _patch(self, pod: PodRecord, raw: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+        """Patch the pod if it is still as it was read; the pod after it."""
+        self._must_lead()
         metadata = {**body.get("metadata", {}), "resourceVersion": raw["metadata"]["resourceVersion"]}
-        self._api.patch(PODS, pod.name, {**body, "metadata": metadata}, pod.namespace)
+        return self._api.patch(PODS, pod.name, {**body, "metadata": metadata}, pod.namespace)
+
+    def _must_lead(self) -> None:
+        if not self._leader.is_leader():
+            raise Transient("another process leads now")
 
     def _forget(self, uid: str) -> None:
         with self._mutex:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -21,6 +22,9 @@ from shoal_common.pods import PodRecord
 
 WIDTH = 3
 """Nodes that a pod is narrowed to: the best, and two for when it is full by then."""
+
+KEPT_SECONDS = 2.0
+REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,11 @@ class PolicyPlacer:
         authority: Authority,
         chooser: Chooser,
         exempt: Callable[[PodRecord], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._cluster, self._authority = api, cluster, authority
-        self._chooser, self._exempt = chooser, exempt
+        self._chooser, self._exempt, self._clock = chooser, exempt, clock
+        self._kept: dict[str, tuple[float, NamespaceLimits]] = {}
 
     def place(self, pod: PodRecord, raw: Mapping[str, Any]) -> Placing | None:
         """The decision on a pod, given its API object; None where no policy places it or it abstains."""
@@ -92,11 +98,16 @@ class PolicyPlacer:
         return tuple(hosts)
 
     def _limits(self, namespace: str) -> NamespaceLimits:
-        ranges = self._api.list(LIMIT_RANGES, namespace)
-        quotas = self._api.list(RESOURCE_QUOTAS, namespace)
-        return NamespaceLimits(
-            tuple(item for r in ranges for item in r["spec"].get("limits") or ()), headroom(quotas)
-        )
+        """The namespace's rules, seconds old at most: the API server has the last word on its quotas."""
+        since, limits = self._kept.get(namespace, (float("-inf"), NamespaceLimits()))
+        if self._clock() - since >= KEPT_SECONDS:
+            ranges = self._api.list(LIMIT_RANGES, namespace)
+            items = tuple(item for r in ranges for item in r["spec"].get("limits") or ())
+            limits = NamespaceLimits(items, headroom(self._api.list(RESOURCE_QUOTAS, namespace)))
+            if len(self._kept) >= REMEMBERED:
+                self._kept.clear()
+            self._kept[namespace] = (self._clock(), limits)
+        return limits
 
 
 def _bounds(actions: Actions) -> QuotaBounds:
