@@ -46,8 +46,8 @@ OUTCOMES: Final = {
     DELETED: "the pod was deleted while it ran",
     RUNNING: "the window is over and the pod runs on",
     INTERRUPTED: "part of the window was not watched: the client was down",
-    REFUSED: "the attempt placed nothing and says why",
-    SUPERSEDED: "a later attempt placed the pod",
+    REFUSED: "the policy had no say, or kube-scheduler found no node",
+    SUPERSEDED: "a later attempt was made",
     GONE: "the pod was deleted before it was placed",
     LOST: "nothing was heard of the pod for too long",
 }
