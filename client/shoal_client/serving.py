@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 from shoal_client.actuate.actuators import Actuators, ActuatorSettings
 from shoal_client.actuate.authority import Authority
@@ -47,6 +47,16 @@ LEASE = "shoal-client"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _log = logging.getLogger("shoal.client")
+
+
+class Part(Protocol):
+    """Something that runs in threads of its own."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ class ServingProcess:
         self._grpc = ScorerServer(self.service, settings.grpc_socket) if settings.grpc_socket else None
         self.informer = Informer(self.api, self.live)
         self.collector = self._collector()
-        self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace, self._instance))
+        self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace or "default", self._instance))
         self.operator = Operator(self.api, self.policies, self.leader, self.serving, instance=self._instance)
         self._actuators = self._actuation() if settings.actuate else None
         self.live.subscribe(self.guardrails.pod_changed)
@@ -116,32 +126,25 @@ class ServingProcess:
             self.recorder.start()
         for server in self._http:
             server.start()
-        for part in (self._grpc, self.informer, self.collector, self.leader, self.operator, self._actuators):
-            if part is not None:
-                part.start()
-        for part in (self.decider, self.guardrails, self.artifact):
+        for part in self._parts():
             part.start()
 
     def stop(self) -> None:
         """Stop every part, those that others lean on last; what cannot stop is left behind and said."""
-        parts: list[tuple[str, Callable[[], object]]] = [
-            *((f"http {server.port}", server.stop) for server in self._http),
-            ("service", self.service.stop),
-            ("artifact", self.artifact.stop),
-            ("decider", self.decider.stop),
-            ("guardrails", self.guardrails.stop),
-        ]
-        for part in (self._grpc, self._actuators, self.operator, self.collector, self.informer, self.leader):
-            if part is not None:
-                parts.append((type(part).__name__, part.stop))
-        for stored in (self.recorder, self.store):
-            if stored is not None:
-                parts.append((type(stored).__name__, stored.stop))
-        for name, stop in parts:
+        stops: list[Callable[[], object]] = [*(server.stop for server in self._http), self.service.stop]
+        stops += [part.stop for part in reversed(self._parts())]
+        stops += [stored.stop for stored in (self.recorder, self.store) if stored is not None]
+        for stop in stops:
             try:
                 stop()
             except Exception:  # the other parts must stop all the same
-                _log.exception("%s did not stop", name)
+                _log.exception("%s did not stop", stop)
+
+    def _parts(self) -> list[Part]:
+        """What runs beside the extender, in the order in which it starts."""
+        optional = (self._grpc, self.collector, self._actuators)
+        needed = (self.leader, self.informer, self.operator, self.decider, self.guardrails, self.artifact)
+        return [*needed, *(part for part in optional if part is not None)]
 
     def ready(self) -> str:
         """Why decisions cannot be made, "" where they can."""
@@ -198,8 +201,7 @@ class ServingProcess:
             return None
         client = PrometheusClient(self.settings.prometheus)
         listeners = [self.live.measure, *([self.recorder.measured] if self.recorder else [])]
-        collector = Collector(client, self.live, listeners)
-        return collector
+        return Collector(client, self.live, listeners)
 
     def _actuation(self) -> Actuators:
         authority = Authority(self.policies, self.live.namespace_labels)
@@ -210,8 +212,8 @@ class ServingProcess:
 
 
 def own_namespace() -> str:
-    """The namespace this process runs in; "default" outside of a cluster."""
+    """The namespace this process runs in; "" outside of a cluster."""
     try:
-        return NAMESPACE_FILE.read_text().strip() or "default"
+        return NAMESPACE_FILE.read_text().strip()
     except OSError:
-        return "default"
+        return ""

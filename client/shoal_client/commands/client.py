@@ -9,6 +9,8 @@ from shoal_client.commands.agent import EPILOG as AGENT_EPILOG
 from shoal_client.commands.agent import agent
 from shoal_client.commands.export import EPILOG as EXPORT_EPILOG
 from shoal_client.commands.export import export
+from shoal_client.commands.serve import EPILOG as SERVE_EPILOG
+from shoal_client.commands.serve import serve
 
 EPILOG = """Examples:
 
@@ -26,3 +28,4 @@ def client() -> None:
 
 app.command("agent", epilog=AGENT_EPILOG)(agent)
 app.command("export", epilog=EXPORT_EPILOG)(export)
+app.command("serve", epilog=SERVE_EPILOG)(serve)

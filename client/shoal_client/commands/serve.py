@@ -59,7 +59,10 @@ def serve(
     ] = None,
     grpc_socket: Annotated[Path | None, typer.Option(help="Unix socket of the gRPC scorer.")] = None,
     namespace: Annotated[
-        str, typer.Option(help="Shoal's own namespace: its lease is there, its pods are never masked.")
+        str,
+        typer.Option(
+            help="Shoal's own namespace (default: where it runs): for its lease; its pods are never masked."
+        ),
     ] = "",
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Let preemptVerb go on where every victim is a known pod.")
@@ -83,6 +86,7 @@ def serve(
     from shoal_client.serving import ServeSettings, ServingProcess
 
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel("WARNING")
     settings = ServeSettings(
         listen=Address.parse(listen, "--listen"),
         kubeconfig=kubeconfig,
