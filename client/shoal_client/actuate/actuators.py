@@ -85,7 +85,7 @@ class Actuators:
         ]
         self._fast = Loop("actuate-fast", fast, leader.is_leader)
         self._slow = Loop("actuate-slow", slow, leader.is_leader)
-        self._webhook = WebhookServer(settings.webhook, self._wants_gate) if settings.webhook else None
+        self.webhook = WebhookServer(settings.webhook, self._wants_gate) if settings.webhook else None
         cluster.subscribe(self._pod_changed)
 
     def start(self) -> None:
@@ -96,13 +96,13 @@ class Actuators:
         """
         self._fast.start()
         self._slow.start()
-        if self._webhook is not None:
-            self._webhook.start()
+        if self.webhook is not None:
+            self.webhook.start()
 
     def stop(self) -> None:
         """Put on no more gates, end all threads, and let go every pod that still carries our gate."""
-        if self._webhook is not None:
-            self._webhook.stop()
+        if self.webhook is not None:
+            self.webhook.stop()
         self._slow.stop()
         self._fast.stop()
         self._gates.release_all()

@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from shoal_client.actuate.placer import Choice
+from shoal_client.actuate.pod_use import MeasuredUse
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.serve.decider import Decider, Judgement
 from shoal_client.serve.guard import Guard
@@ -27,9 +28,14 @@ class PolicyChooser:
     """Chooses with the loaded policy, and holds the chosen node's room until the pod is bound."""
 
     def __init__(
-        self, cluster: LiveCluster, decider: Decider, guard: Guard, rng: random.Random | None = None
+        self,
+        cluster: LiveCluster,
+        decider: Decider,
+        guard: Guard,
+        use: MeasuredUse | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        self._cluster, self._decider, self._guard = cluster, decider, guard
+        self._cluster, self._decider, self._guard, self._use = cluster, decider, guard, use
         self._rng = rng or random.Random()
 
     def choose(self, pod: PodRecord) -> Choice | None:
@@ -46,13 +52,17 @@ class PolicyChooser:
         ranked = _ranked(found)
         self._cluster.reserve(pod, ranked[0])
         cpu, memory = (float(q) for q in found.decision.quota[0])
-        app = self._cluster.apps(pod)
-        used = {"cpu": None if app is None or app.cpu_use is None else app.cpu_use / 1000, "memory": None}
-        return Choice(ranked, {"cpu": cpu, "memory": memory}, found.policy, used)
+        return Choice(ranked, {"cpu": cpu, "memory": memory}, found.policy, self._used(pod))
 
     def forget(self, uid: str) -> None:
         """Give the room held for a pod free."""
         self._cluster.release(uid)
+
+    def _used(self, pod: PodRecord) -> dict[str, float | None]:
+        """Cores and bytes that the pod's app is known to use."""
+        app = self._cluster.apps(pod)
+        cores = None if app is None or app.cpu_use is None else app.cpu_use / 1000
+        return {"cpu": cores, "memory": None if self._use is None else self._use.memory_bytes(pod)}
 
     def _candidates(self, pod: PodRecord) -> list[str]:
         """Nodes that the pod may run on, by its own wishes and theirs."""
