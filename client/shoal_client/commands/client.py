@@ -7,10 +7,16 @@ import typer
 
 from shoal_client.commands.agent import EPILOG as AGENT_EPILOG
 from shoal_client.commands.agent import agent
+from shoal_client.commands.doctor import EPILOG as DOCTOR_EPILOG
+from shoal_client.commands.doctor import doctor
 from shoal_client.commands.export import EPILOG as EXPORT_EPILOG
 from shoal_client.commands.export import export
+from shoal_client.commands.run import EPILOG as RUN_EPILOG
+from shoal_client.commands.run import run
 from shoal_client.commands.serve import EPILOG as SERVE_EPILOG
 from shoal_client.commands.serve import serve
+from shoal_client.commands.train import EPILOG as TRAIN_EPILOG
+from shoal_client.commands.train import train
 
 EPILOG = """Examples:
 
@@ -27,5 +33,8 @@ def client() -> None:
 
 
 app.command("agent", epilog=AGENT_EPILOG)(agent)
+app.command("doctor", epilog=DOCTOR_EPILOG)(doctor)
 app.command("export", epilog=EXPORT_EPILOG)(export)
+app.command("run", epilog=RUN_EPILOG)(run)
 app.command("serve", epilog=SERVE_EPILOG)(serve)
+app.command("train", epilog=TRAIN_EPILOG)(train)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`shoal client train`: the process that trains when the federation's server asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal_common.errors import InputError
+
+if TYPE_CHECKING:
+    from shoal_common.learners.federated import Budget
+
+EPILOG = """Examples:
+
+  shoal client train --cluster harbour --data /var/lib/shoal --epsilon 3 --delta 1e-6
+
+  shoal client train --cluster lab --data /tmp/shoal --no-privacy
+
+Flower's ClientApp reaches it with trainer = "shoal_client.remote:make_trainer"."""
+
+
+def train(
+    cluster: Annotated[str, typer.Option(help="This cluster's name in the federation.")],
+    data: Annotated[Path, typer.Option(help="Directory of experience, training state and socket.")] = Path(
+        "/var/lib/shoal"
+    ),
+    epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon that this cluster gives away at most, over all runs.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Delta that it holds at.")] = 1e-6,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Largest norm of a decision's gradient. Default: the federation's.")
+    ] = None,
+    privacy: Annotated[
+        bool, typer.Option("--privacy/--no-privacy", help="Train with differential privacy.")
+    ] = True,
+    socket: Annotated[Path | None, typer.Option(help="Unix socket. Default: DATA/trainer.sock.")] = None,
+) -> None:
+    """Train this cluster's policy on its own experience, round by round, until SIGTERM.
+
+    What leaves is differentially private within the budget, or nothing. A round that was broken off is found
+    or done again under the same ledger row.
+    """
+    import logging
+    import signal
+    import sys
+
+    budget = budget_of(epsilon, delta, clip_norm, privacy)
+    logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)  # a round that runs is broken off: nothing of it is lost or paid twice
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+    from shoal_client.live_trainer import LiveConfig, LiveTrainer
+    from shoal_client.trainer import TrainerServer
+
+    config = LiveConfig(cluster, data / "experience", data / "training", budget)
+    server = TrainerServer(socket or data / "trainer.sock", LiveTrainer(config))
+    typer.echo(f"training for {cluster} at {socket or data / 'trainer.sock'}", err=True)
+    try:
+        server.serve()
+    finally:
+        server.close()
+
+
+def budget_of(epsilon: float | None, delta: float, clip_norm: float | None, privacy: bool) -> Budget | None:
+    """The budget that these options state; raises InputError."""
+    from shoal_common.learners.federated import Budget
+
+    where = "shoal client"
+    if not privacy:
+        if epsilon is not None:
+            raise InputError(where, "--epsilon", "stands beside --no-privacy", "give one of them")
+        return None
+    if epsilon is None:
+        raise InputError(where, "--epsilon", "is not given", "give a budget, or --no-privacy")
+    for name, value, high in (("--epsilon", epsilon, 1e3), ("--delta", delta, 0.01)):
+        if not 0 < value <= high:
+            remedy = f"give above 0, at most {high:g}"
+            raise InputError(where, name, f"{value:g} is out of range", remedy)
+    if clip_norm is not None and not 0 < clip_norm <= 1e6:
+        raise InputError(where, "--clip-norm", f"{clip_norm:g} is out of range", "give above 0, at most 1e6")
+    return Budget(epsilon, delta, clip_norm)
