@@ -96,7 +96,7 @@ def membership_status(
         epsilon_spent=spent,
         epsilon_left=left,
         delta=standing.delta,
-        policy_version=serving.version or None,
+        policy_version=serving.version or serving.digest[:12] or None,
         policy_digest=serving.digest or None,
         conditions=conditions(_claims(obj, standing, left), before, generation, now),
     )

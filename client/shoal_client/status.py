@@ -134,7 +134,7 @@ def policy_status(entry: PolicyEntry, serving: Serving, now: str) -> dict[str, A
     status = SchedulingPolicyStatus(
         observed_generation=generation,
         mode=policy.mode.value if policy else None,
-        policy_version=serving.version or None,
+        policy_version=serving.version or serving.digest[:12] or None,
         policy_digest=serving.digest or None,
         weights=WeightsStatus(**asdict(policy.weights)) if policy else None,
         rollback=_rollback(entry, before, now),
