@@ -139,4 +139,4 @@ def _stamp(directory: Path) -> Stamp | None:
         found = (directory / MANIFEST).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size
