@@ -19,11 +19,6 @@ F64 = npt.NDArray[np.float64]
 CPU: Final = ("cpu_used", "root_cpu", "pods_cpu")
 MEMORY: Final = ("memory_used", "root_memory", "pods_memory")
 GPU_BUSY: Final = ("gpu_active", "gpu_utilisation")
-MEASURED_FEATURES: Final = frozenset(
-    {*CPU, *MEMORY, *GPU_BUSY, "disk_busiest", "machine_watts", "package_watts", "dram_watts", "gpu_watts"}
-)
-"""What `Measured` is made of; after a gap these are looked up in the past."""
-
 MOST_CPU: Final = 2.0
 """Times a node's allocatable CPU (what it keeps for itself is not in there): beyond it a counter leapt."""
 

@@ -19,11 +19,11 @@ from typing import Final, Protocol, final
 import numpy as np
 
 from shoal_client import metrics
-from shoal_client.collect.assemble import MEASURED_FEATURES, Assembler, without_pod
+from shoal_client.collect.assemble import Assembler, without_pod
 from shoal_client.collect.features import COLUMN, QUERIES
 from shoal_client.collect.measured import Measured
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_client.collect.queries import DCGM, KUBELET, SOURCES
+from shoal_client.collect.queries import DCGM, KUBELET, SOURCES, TURNS, Query
 from shoal_client.collect.rounds import NOTHING, Questioner, Round
 from shoal_client.collect.values import LiveMatrix, LiveValues
 from shoal_common.cluster import N_CPU, N_EXISTS, N_MEMORY, U_CPU, U_MEMORY, Cluster
@@ -33,7 +33,8 @@ from shoal_common.pods import NodeRecord, PodRecord
 log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 3.0
-LOOK_BACK: Final = tuple(q for q in QUERIES if not q.devices and q.name in MEASURED_FEATURES)
+DECIDING: Final = tuple(q for q in QUERIES if q.decides)
+OTHERS: Final = tuple(q for q in QUERIES if not q.decides)
 
 
 class NodeState(Protocol):
@@ -85,8 +86,9 @@ class Collector:
         self._lock = threading.Lock()
         self._values = LiveValues()
         self._last = Round()
-        self._looked_back = False
         self._stop = threading.Event()
+        self._questions = Questioner(client, self._settings.window_seconds, self._stop)
+        self._rounds = 0  # that came to their end
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -131,20 +133,27 @@ class Collector:
         nodes = {node.name: node for node in list(self._state.nodes.values())}
         with self._lock:
             values = self._values.copy(nodes)
-        questions = Questioner(self._client, nodes, self._settings.window_seconds, self._stop)
+        self._questions.know(nodes)
         try:
-            done = questions.ask(values)
-            if not self._looked_back:
-                now = time.monotonic()
-                missing = [q for q in LOOK_BACK if values.unknown(COLUMN[q.name], now)]
-                questions.look_back(values, missing)
-                self._looked_back = True
+            done = self._questions.ask(values, self._turn())
+            if self._rounds == 0:
+                self._look_back(values)
+            self._rounds += 1
         finally:
             with self._lock:
                 self._values = values  # what a round brought before it broke off is good
         with self._lock:
             self._last = done
         _report(done)
+
+    def _turn(self) -> tuple[Query, ...]:
+        """All queries in the first round; then those that decisions rest on and a part of the others."""
+        return DECIDING + (OTHERS if self._rounds == 0 else OTHERS[self._rounds % TURNS :: TURNS])
+
+    def _look_back(self, values: LiveValues) -> None:
+        now = time.monotonic()
+        missing = [q for q in DECIDING if not q.devices and values.unknown(COLUMN[q.name], now)]
+        self._questions.look_back(values, missing)
 
     def _table(self) -> dict[str, Measured]:
         now = time.monotonic()

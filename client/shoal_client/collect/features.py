@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from shoal_client.collect.cluster_features import CLUSTER_QUERIES
@@ -38,7 +39,25 @@ AGENT_QUERIES: Final = (
     ),
 )
 
-QUERIES: Final[tuple[Query, ...]] = NODE_QUERIES + CLUSTER_QUERIES + GPU_QUERIES + AGENT_QUERIES
+DECIDING: Final = frozenset(
+    {
+        *("cpu_used", "root_cpu", "pods_cpu"),
+        *("memory_used", "root_memory", "pods_memory"),
+        *("gpu_active", "gpu_utilisation", "gpu_memory_free"),
+        *("machine_watts", "package_watts", "dram_watts", "gpu_watts"),
+        *("disk_busiest", "oom_kills", "gpu_xid_changes"),
+    }
+)
+"""What `Measured` is made of (`assemble.py`)."""
+
+
+def _marked(query: Query) -> Query:
+    return replace(query, decides=query.name in DECIDING)
+
+
+QUERIES: Final[tuple[Query, ...]] = tuple(
+    map(_marked, NODE_QUERIES + CLUSTER_QUERIES + GPU_QUERIES + AGENT_QUERIES)
+)
 LIVE_FEATURES: Final[tuple[LiveFeature, ...]] = tuple(f for q in QUERIES for f in q.features)
 OVER_GPUS: Final = {
     "mean": "mean over GPUs, instances by their slices",
@@ -74,7 +93,7 @@ def _feature_rows() -> list[str]:
         for f in query.features:
             bounds, source = f"{f.low:g} to {f.high:g}", query.source
             over = "" if f.reduce == "one" else f" ({OVER_GPUS[f.reduce]})"
-            oldest = f"{source.max_age_seconds:g} s"
+            oldest = f"{query.max_age_seconds:g} s"
             cells = (f"`{f.name}`", f.unit, bounds, source.exporter, oldest, f.doc + over)
             lines.append(f"| {COLUMN[f.name] + 1} | {' | '.join(cells)} |")
     return lines

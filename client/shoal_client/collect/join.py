@@ -7,8 +7,10 @@ Exporters name nodes in many ways: `node` (relabelled), `kubernetes_node`, DCGM'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, final
+
+import msgspec
 
 from shoal_common.pods import NodeRecord
 
@@ -32,7 +34,8 @@ class AddressBook:
     def __init__(self, nodes: Mapping[str, NodeRecord], instances: Mapping[str, str] | None = None) -> None:
         """`instances` maps an `instance` to the host name behind it (`node_uname_info`)."""
         self._table: dict[str, str | None] = {}
-        self._cache: dict[tuple[str, ...], str | None] = {}
+        self._nodes: dict[tuple[str, ...], str | None] = {}
+        self._places: dict[tuple[tuple[str, ...], str], dict[bytes, tuple[str | None, str]]] = {}
         for name, node in nodes.items():
             for address in {host(a) for a in (*node.addresses, node.labels.get(HOSTNAME, "")) if a}:
                 self._table[address] = None if address in self._table else name
@@ -42,18 +45,34 @@ class AddressBook:
             if known is not None:
                 self._table.setdefault(instance.lower(), known)
 
-    def node(self, labels: Mapping[str, str], keys: Sequence[str]) -> str | None:
+    def node(self, labels: Mapping[str, str], keys: Iterable[str]) -> str | None:
         """The node that the first label of `keys` with a known name or address tells; None without one."""
-        values = tuple(labels.get(key, "") for key in keys)
-        if values not in self._cache:
-            if len(self._cache) >= CACHED:
-                self._cache.clear()
-            self._cache[values] = self._look_up(values)
-        return self._cache[values]
+        values = tuple([labels.get(key, "") for key in keys])
+        if values not in self._nodes:
+            if len(self._nodes) > CACHED:
+                self._nodes.clear()
+            self._nodes[values] = self._look_up(values)
+        return self._nodes[values]
 
     def _look_up(self, values: tuple[str, ...]) -> str | None:
-        for value in values:
+        for value in filter(None, values):
             found = self._table.get(value.lower()) or self._table.get(host(value))
-            if value and found:
+            if found:
                 return found
         return None
+
+    def places(
+        self, metrics: Iterable[msgspec.Raw], keys: tuple[str, ...], label: str = ""
+    ) -> list[tuple[str | None, str]]:
+        """The node of each series and the value of one more label, from labels as they came."""
+        known = self._places.setdefault((keys, label), {})
+        if len(known) > CACHED:
+            known.clear()
+        found = []
+        for metric in map(bytes, metrics):
+            place = known.get(metric)
+            if place is None:
+                labels = msgspec.json.decode(metric, type=dict[str, str])
+                place = known[metric] = self.node(labels, keys), labels.get(label, "")
+            found.append(place)
+        return found

@@ -24,10 +24,19 @@ REFUSED: Final = (400, 422)  # the query itself: bad syntax, or series that cann
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One time series of an instant query: its labels and its value, which may be NaN or infinite."""
+    """One time series of an instant query: its labels and its value, which may be NaN or infinite.
 
-    metric: dict[str, str]
+    Labels stay as they came: for one query a node's are the same bytes every time, which is what `join` knows
+    it by.
+    """
+
+    metric: msgspec.Raw
     value: tuple[float, str]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, decoded."""
+        return msgspec.json.decode(self.metric, type=dict[str, str])
 
     @property
     def number(self) -> float:

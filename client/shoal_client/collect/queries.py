@@ -18,6 +18,11 @@ NODE_LABELS: Final = ("node", "kubernetes_node", "Hostname", "hostname", "instan
 
 ON: Final = ",".join(("job", *NODE_LABELS))
 
+TURNS: Final = 4
+"""Queries that no decision rests on are asked in one of so many rounds."""
+
+TURN_SECONDS: Final = 300.0
+
 Reduce = Literal["one", "mean", "share", "max", "min", "sum", "sum_instances"]
 
 
@@ -54,6 +59,7 @@ class Query:
     features: tuple[LiveFeature, ...]
     label: str = ""
     devices: bool = False  # one series per GPU or MIG instance
+    decides: bool = False  # asked in every round, as decisions rest on it; others take turns
     index: Mapping[str, LiveFeature] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +69,11 @@ class Query:
     def name(self) -> str:
         """The name of its first feature, by which metrics and logs call the query."""
         return self.features[0].name
+
+    @property
+    def max_age_seconds(self) -> float:
+        """How old a value may be; those that take turns may be as old as a turn takes."""
+        return self.source.max_age_seconds if self.decides else max(self.source.max_age_seconds, TURN_SECONDS)
 
     def text(self, window_seconds: float) -> str:
         """The expression as it is sent."""

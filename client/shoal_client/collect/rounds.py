@@ -11,20 +11,25 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
 
 from shoal_client.collect.features import COLUMN, QUERIES
 from shoal_client.collect.gpu_features import NO_MIG
 from shoal_client.collect.gpus import DeviceValue, by_device, device_value, is_partitioned, reduce, shares
-from shoal_client.collect.join import AddressBook
+from shoal_client.collect.join import HOSTNAME, AddressBook
 from shoal_client.collect.measured import PodName, PodUse
 from shoal_client.collect.prometheus import PrometheusClient, Series
-from shoal_client.collect.queries import SOURCES, Query, Source, expand
+from shoal_client.collect.queries import KUBELET, SOURCES, Query, Source, expand
 from shoal_client.collect.values import LiveValues
 from shoal_common.errors import Fatal, Transient
 from shoal_common.pods import NodeRecord
+
+F64 = npt.NDArray[np.float64]
 
 INSTANCES: Final = "max by (instance, nodename) (node_uname_info)"
 POD_CPU: Final = (
@@ -65,27 +70,37 @@ class Round:
 
 @final
 class Questioner:
-    """Asks one Prometheus about these nodes. Raises Transient when it is away or `stop` was set."""
+    """Asks one Prometheus. Raises Transient when it is away or `stop` was set. For one thread."""
 
     def __init__(
-        self,
-        client: PrometheusClient,
-        nodes: Mapping[str, NodeRecord],
-        window_seconds: float,
-        stop: threading.Event | None = None,
+        self, client: PrometheusClient, window_seconds: float, stop: threading.Event | None = None
     ) -> None:
         self._client, self._window, self._stop = client, window_seconds, stop or threading.Event()
-        self._book = AddressBook(nodes, self._instances())
-        self._partitioned = {name for name, node in nodes.items() if is_partitioned(node)}
+        self._addresses: dict[str, tuple[object, ...]] = {}
+        self._instances: dict[str, str] = {}
+        self._book = AddressBook({})
+        self._partitioned: set[str] = set()
 
-    def _instances(self) -> dict[str, str]:
-        found = (s.metric for s in self._instant(INSTANCES))
-        return {labels.get("instance", ""): labels.get("nodename", "") for labels in found}
+    def know(self, nodes: Mapping[str, NodeRecord]) -> None:
+        """Take up the nodes there are, and what exporters' instances call themselves."""
+        found = (s.labels for s in self._instant(INSTANCES))
+        instances = {labels.get("instance", ""): labels.get("nodename", "") for labels in found}
+        addresses: dict[str, tuple[object, ...]] = {
+            name: (n.addresses, n.labels.get(HOSTNAME)) for name, n in nodes.items()
+        }
+        if (addresses, instances) != (self._addresses, self._instances):
+            self._addresses, self._instances = addresses, instances
+            self._book = AddressBook(nodes, instances)
+        self._partitioned = {name for name, node in nodes.items() if is_partitioned(node)}
 
     def _instant(self, promql: str) -> list[Series]:
         if self._stop.is_set():
             raise Transient("asked to stop")
         return self._client.instant(expand(promql, self._window))
+
+    def _placed(self, series: list[Series], keys: tuple[str, ...]) -> Iterator[tuple[str | None, Series]]:
+        places = self._book.places((s.metric for s in series), keys)
+        return zip((node for node, _ in places), series, strict=True)
 
     def sources(self) -> dict[str, SourceReport]:
         """Which nodes each exporter tells something about, and how old it is."""
@@ -93,17 +108,17 @@ class Questioner:
 
     def _source(self, source: Source) -> SourceReport:
         report = SourceReport()
-        for series in self._instant(source.age):
-            node = self._book.node(series.metric, source.labels)
+        for node, series in self._placed(self._instant(source.age), source.labels):
             if node is None:
-                report.unmatched.append(series.metric)
+                report.unmatched.append(series.labels)
             elif math.isfinite(series.number):
                 report.nodes[node] = max(report.nodes.get(node, 0.0), series.number, 0.0)
         return report
 
     def ask(self, values: LiveValues, queries: Iterable[Query] = QUERIES) -> Round:
-        """Ask every query once and store what is known."""
+        """Ask each query once and store what is known."""
         done = Round(sources=self.sources())
+        ages = {name: self._ages(report, values) for name, report in done.sources.items()}
         devices: list[tuple[Query, dict[str, list[DeviceValue]], float]] = []
         for query in queries:
             try:
@@ -114,37 +129,35 @@ class Questioner:
             at = time.monotonic()
             if query.devices:
                 devices.append((query, self._devices(query, series), at))
-            else:
-                self._store(query, series, at, values, done)
+                continue
+            twice = self._store(query, series, at - ages[query.source.name], values)
+            if twice:
+                done.duplicates[query.name] = twice
         self._store_devices(devices, values, done)
         done.pods, done.at = self._pods(), time.monotonic()
         return done
 
-    def _sampled(self, source: Source, node: str, at: float, done: Round) -> float:
-        """When a sample was taken, monotonic; a rate's window ago where the exporter's age is not known."""
-        return at - done.sources[source.name].nodes.get(node, self._window)
+    def _ages(self, report: SourceReport, values: LiveValues) -> F64:
+        """Age of an exporter's samples by row; a rate's window where it is not known."""
+        ages = np.full(len(values), self._window)
+        for node, age in report.nodes.items():
+            ages[values.row(node)] = age
+        return ages
 
-    def _store(
-        self, query: Query, series: Iterable[Series], at: float, values: LiveValues, done: Round
-    ) -> None:
-        found: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for s in series:
-            node = self._book.node(s.metric, query.source.labels)
-            if node is not None:
-                found[node, s.metric.get(query.label, "")].append(s.number)
-        for (node, of), numbers in found.items():
-            feature = query.index.get(of)
-            if len(numbers) > 1:
-                done.duplicates[query.name] += 1
-            elif feature is not None:
-                values.put(
-                    node, COLUMN[feature.name], numbers[0], self._sampled(query.source, node, at, done)
-                )
+    def _store(self, query: Query, series: list[Series], sampled: F64, values: LiveValues) -> int:
+        """Store one query's series, which were sampled at these times by row; how many exist twice."""
+        places = self._book.places((s.metric for s in series), query.source.labels, query.label)
+        column = {of: COLUMN[feature.name] for of, feature in query.index.items()}
+        count, row = len(series), values.row
+        rows = np.fromiter((-1 if node is None else row(node) for node, _ in places), np.int64, count)
+        columns = np.fromiter((column.get(of, -1) for _, of in places), np.int64, count)
+        numbers = np.fromiter((s.number for s in series), np.float64, count)
+        return values.put_many(rows, columns, numbers, sampled[rows] if count else numbers)
 
-    def _devices(self, query: Query, series: Iterable[Series]) -> dict[str, list[DeviceValue]]:
+    def _devices(self, query: Query, series: list[Series]) -> dict[str, list[DeviceValue]]:
         found: dict[str, list[DeviceValue]] = defaultdict(list)
-        for s in series:
-            node, value = self._book.node(s.metric, query.source.labels), device_value(s.metric, s.number)
+        for node, s in self._placed(series, query.source.labels):
+            value = None if node is None else device_value(s.labels, s.number)
             if node is not None and value is not None:
                 found[node].append(value)
         return found
@@ -165,7 +178,8 @@ class Questioner:
                 if feature.name in NO_MIG:  # 0 under MIG says nothing
                     whole = () if node in self._partitioned else tuple(devices)
                     devices = {d: devices[d] for d in whole if (node, d) not in partitioned}
-                sampled, value = self._sampled(query.source, node, at, done), reduce(feature, devices)
+                sampled = at - done.sources[query.source.name].nodes.get(node, self._window)
+                value = reduce(feature, devices)
                 if value is not None:
                     values.put(node, COLUMN[feature.name], value, sampled)
                 if feature.name == FREE_SHARE and devices:
@@ -182,9 +196,10 @@ class Questioner:
     def _pod_values(self, promql: str) -> dict[tuple[str, PodName], float]:
         found: dict[tuple[str, PodName], list[float]] = defaultdict(list)
         for s in self._instant(promql):
-            node = self._book.node(s.metric, SOURCES[1].labels)
+            labels = s.labels
+            node = self._book.node(labels, KUBELET.labels)
             if node is not None and math.isfinite(s.number):
-                found[node, (s.metric.get("namespace", ""), s.metric.get("pod", ""))].append(s.number)
+                found[node, (labels.get("namespace", ""), labels.get("pod", ""))].append(s.number)
         return {key: numbers[0] for key, numbers in found.items() if len(numbers) == 1}
 
     def look_back(self, values: LiveValues, queries: Iterable[Query]) -> None:
@@ -196,7 +211,7 @@ class Questioner:
         end = self._client.server_time()
         at = time.monotonic()
         for query in queries:
-            oldest = query.source.max_age_seconds
+            oldest = query.max_age_seconds
             found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
             step = min(oldest / 10, self._window)
             for s in self._client.range(query.text(self._window), end - oldest, end, step):

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from shoal_client.collect.features import COLUMN, LIVE_FEATURES, QUERIES
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 
-MAX_AGE: Final = np.array([q.source.max_age_seconds for q in QUERIES for _ in q.features])
+MAX_AGE: Final = np.array([q.max_age_seconds for q in QUERIES for _ in q.features])
 LOW: Final = np.array([f.low for f in LIVE_FEATURES])
 HIGH: Final = np.array([f.high for f in LIVE_FEATURES])
 PLAUSIBLE: Final = 10.0
@@ -62,17 +63,36 @@ class LiveValues:
 
     def put(self, node: str, column: int, value: float, sampled: float) -> None:
         """Store what was sampled at a monotonic time, unless it is implausible or older than the last."""
-        row = self._rows.get(node)
-        if row is None or not math.isfinite(value) or abs(value) > PLAUSIBLE * HIGH[column]:
-            return
-        if sampled < self._sampled[row, column]:
-            return
-        self._values[row, column], self._sampled[row, column] = value, sampled
+        at = np.array([self.row(node)]), np.array([column])
+        self.put_many(*at, np.array([value]), np.array([sampled]))
+
+    def row(self, node: str) -> int:
+        """A node's row; -1 where there is none."""
+        return self._rows.get(node, -1)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put_many(self, rows: I64, columns: I64, values: F64, sampled: F64) -> int:
+        """Store values [S] at rows and columns [S], both -1 for none; how many places were claimed twice.
+
+        A place that is claimed twice keeps what it has.
+        """
+        there = (rows >= 0) & (columns >= 0)
+        place = rows[there] * len(LIVE_FEATURES) + columns[there]
+        _, first, counts = np.unique(place, return_index=True, return_counts=True)
+        one = np.flatnonzero(there)[first[counts == 1]]
+        plausible = np.isfinite(values[one]) & (np.abs(values[one]) <= PLAUSIBLE * HIGH[columns[one]])
+        newer = sampled[one] >= self._sampled[rows[one], columns[one]]
+        keep = one[plausible & newer]
+        self._values[rows[keep], columns[keep]] = values[keep]
+        self._sampled[rows[keep], columns[keep]] = sampled[keep]
+        return int((counts > 1).sum())
 
     def get(self, node: str, name: str, now: float) -> tuple[float, float] | None:
         """(value, age in seconds); None where it is unknown or too old."""
-        row, column = self._rows.get(node), COLUMN[name]
-        if row is None or not now - self._sampled[row, column] <= MAX_AGE[column]:
+        row, column = self.row(node), COLUMN[name]
+        if row < 0 or not now - self._sampled[row, column] <= MAX_AGE[column]:
             return None
         return float(self._values[row, column]), max(0.0, float(now - self._sampled[row, column]))
 

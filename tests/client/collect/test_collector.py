@@ -90,7 +90,7 @@ def test_without_prometheus_the_last_values_stand_and_nobody_fails(site, nodes, 
 
     collector = Collector(site.client, nodes, [delivered.append], SETTINGS)
     collector.collect()
-    collector._client = PrometheusClient("http://127.0.0.1:9")
+    collector._questions._client = PrometheusClient("http://127.0.0.1:9")
     collector.collect()
     assert delivered[-1]["worker-a"].memory_bytes == 8 * 2**30
     assert delivered[-1]["worker-a"].age_seconds > delivered[-2]["worker-a"].age_seconds
