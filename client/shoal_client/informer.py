@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """List and watch the API into a `LiveCluster`: one thread a kind, for ever, through every failure.
 
-A thread lists once, then watches from the list's version. A watch that ends or breaks goes on from the last
-version that was seen; only when that is too old (410, as HTTP status or as an event in the stream) the kind
-is listed again, and what the new list lacks is deleted. The server ends a watch after `watch_seconds`; a
-stream that says nothing for `silent_seconds` is given up, whatever a load balancer in between pretends.
-Objects are raw JSON until they are needed: a duplicate costs the reading of its identity.
+A thread lists once, as a stream where the server can, then watches from the list's version. A watch that
+ends or breaks goes on from the last version that was seen; only when that is too old (410, as HTTP status or
+as an event in the stream) the kind is listed again, and what the new list lacks is deleted. The server ends a
+watch after `watch_seconds`; a stream that says nothing for `silent_seconds` is given up, whatever a load
+balancer in between pretends. Objects are raw JSON until they are needed: a duplicate costs the reading of its
+identity.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from shoal_client.kube_api import (
 from shoal_client.kube_errors import api_error
 from shoal_client.metrics import CACHE_SYNCED, RELISTS, WATCH_ERRORS, WATCH_EVENTS, WATCH_LAST_EVENT
 from shoal_client.state import Kind, LiveCluster
-from shoal_common.errors import ShoalError
+from shoal_common.errors import ShoalError, Transient
 
 KINDS: Final[Mapping[Kind, Resource]] = {
     "Node": NODES,
@@ -47,6 +48,8 @@ KINDS: Final[Mapping[Kind, Resource]] = {
     "NodeResourceTopology": NODE_TOPOLOGIES,
     "ResourceSlice": RESOURCE_SLICES,
 }
+LIST_SECONDS: Final = 300  # the longest a list as a stream may take
+INITIAL_END: Final = b"k8s.io/initial-events-end"
 GIVE_WAY: Final = 8  # objects of a list after which other threads get their turn
 
 _log = logging.getLogger("shoal.client.informer")
@@ -64,6 +67,7 @@ class InformerSettings:
     page: int = PAGE
     first_backoff_seconds: float = 0.5
     longest_backoff_seconds: float = 30.0
+    silent_list_seconds: float = 10.0  # for the beginning of a list as a stream
     absent_seconds: float = 300.0  # until a kind that the server does not have is asked for again
 
 
@@ -159,7 +163,8 @@ class _Loop(threading.Thread):
         self._api, self._live, self._kind, self._resource = api, live, kind, resource
         self._settings, self._stopped = settings, stopped
         self._version: str | None = None  # to watch from; None: list first
-        self._list_from = "0"
+        self._list_from, self._listed = "0", ""  # the version to ask for, and the one that came
+        self._streams = True  # whether the server can send a list as a stream, as far as we know
         self._failures = 0
         self._watch: Watch | None = None
 
@@ -207,39 +212,61 @@ class _Loop(threading.Thread):
         self._stopped.wait(self._settings.absent_seconds * random.uniform(0.5, 1.0))
 
     def _list(self) -> str:
-        """Replace the kind's objects by a list; the version to watch from."""
-        RELISTS.labels(self._kind, "first" if self._list_from == "0" else "gone").inc()
-        version = ""
-
-        def objects() -> Iterator[Mapping[str, Any]]:
-            nonlocal version
-            for page in self._pages():
-                version = page.metadata.resourceVersion
-                for count, raw in enumerate(page.items or ()):
-                    if count % GIVE_WAY == 0:
-                        time.sleep(0)
-                    yield self._object(raw)
-
-        self._live.replace(self._kind, objects())
+        """Replace the kind's objects by all that there are; the version to watch from."""
+        reason = "first" if self._list_from == "0" else "gone"
+        objects = self._streamed() if self._list_from == "0" and self._streams else self._paged()
+        self._live.replace(self._kind, objects)
+        RELISTS.labels(self._kind, reason).inc()
         CACHE_SYNCED.labels(self._kind).set(1)
         self._heard()
-        return version
+        return self._listed
 
-    def _pages(self) -> Iterator[_Page]:
-        """The pages of one list; all in one where lists have outlived their continue tokens before."""
+    def _streamed(self) -> Iterator[Mapping[str, Any]]:
+        """All objects out of the server's cache as a stream: neither side holds the whole list at once.
+
+        A server that cannot do it refuses, or stays silent; the next attempt is a list in pages then.
+        """
+        self._streams = False
+        with self._api.watch_raw(
+            self._resource,
+            resource_version="0",
+            timeout_seconds=LIST_SECONDS,
+            read_seconds=self._settings.silent_list_seconds,
+            initial=True,
+        ) as watch:
+            self._watch = watch
+            for count, line in enumerate(watch):
+                event = _read_event(line)
+                if event.type == "ERROR":
+                    raise _error(event)
+                if event.type == "BOOKMARK" and INITIAL_END in bytes(event.object):
+                    self._listed, self._streams = _read_head(event.object).metadata.resourceVersion, True
+                    return
+                if event.type == "ADDED":
+                    yield self._object(event.object, count)
+        raise Transient(f"{self._kind}: the stream ended before the objects did")
+
+    def _paged(self) -> Iterator[Mapping[str, Any]]:
+        """All objects in pages; in one where lists have outlived their continue tokens before."""
         token, limit = "", 0 if self._failures > 2 else self._settings.page
         while True:
-            raw = self._api.list_raw(
-                self._resource, limit=limit, continue_token=token, resource_version=self._list_from
+            page = _read_page(
+                self._api.list_raw(
+                    self._resource, limit=limit, continue_token=token, resource_version=self._list_from
+                )
             )
-            page = _read_page(raw)
-            yield page
-            token = page.metadata.token
-            if not token or self._stopped.is_set():
+            for count, raw in enumerate(page.items or ()):
+                yield self._object(raw, count)
+            token, self._listed = page.metadata.token, page.metadata.resourceVersion
+            if not token:
                 return
 
-    def _object(self, raw: msgspec.Raw) -> Mapping[str, Any]:
+    def _object(self, raw: msgspec.Raw, count: int) -> Mapping[str, Any]:
         """An object of a list; no more than its identity where this version of it is known."""
+        if count % GIVE_WAY == 0:
+            time.sleep(0)
+        if self._stopped.is_set():
+            raise Transient("stopped")
         identity = _read_head(raw).metadata
         if self._live.holds(self._kind, identity.uid, identity.resourceVersion):
             return {"metadata": msgspec.structs.asdict(identity)}
@@ -289,3 +316,9 @@ class _Loop(threading.Thread):
         """The server is there and has told everything up to now."""
         self._live.touch(self._kind)
         WATCH_LAST_EVENT.labels(self._kind).set_to_current_time()
+
+
+def _error(event: _Event) -> Exception:
+    """The exception of an ERROR event, which carries a Status."""
+    status = _read(event.object)
+    return api_error(int(status.get("code") or 0), str(status.get("reason")), str(status.get("message")))

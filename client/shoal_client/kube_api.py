@@ -7,11 +7,11 @@ models are not used: reading 50,000 pods into them takes minutes and gigabytes. 
     api = connect(Path("~/.kube/config").expanduser())
     pod = api.get(PODS, "web-0", "default")
     api.patch(PODS, "web-0", {"metadata": {"labels": {"a": "b"}}}, "default")
-    for deployment in api.list(DEPLOYMENTS, labels="shoal.dev/replicas=enabled"): ...
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
@@ -68,6 +68,8 @@ PAGE = 500
 FIELD_MANAGER = "shoal"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
+_log = logging.getLogger("shoal.client.kube_api")
+
 PatchKind = Literal["merge", "strategic", "json", "apply"]
 PATCH_TYPES: Mapping[PatchKind, str] = {
     "merge": "application/merge-patch+json",
@@ -123,6 +125,9 @@ def connect(kubeconfig: Path | None = None, *, in_cluster: bool | None = None, c
         where = str(kubeconfig or "kubeconfig")
         sentence = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(where, "credentials", sentence, "give --kubeconfig FILE") from error
+    if not configuration.verify_ssl:  # as the kubeconfig says; one warning is enough
+        _log.warning("%s: the certificate of the API server is not verified", kubeconfig)
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
     return Api(configuration, kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
@@ -161,21 +166,19 @@ class Api:
         limit: int = PAGE,
         continue_token: str = "",
         resource_version: str = "",
-        not_older: bool = False,
         labels: str = "",
         fields: str = "",
         read_seconds: float = LIST_SECONDS,
     ) -> bytes:
         """One page of a list as JSON bytes.
 
-        `resource_version` "" is the latest, "0" whatever the server has in its cache; `not_older` asks for at
-        least that version.
+        `resource_version` "" is the latest, "0" whatever the server has in its cache; kube-apiserver does not
+        heed the limit then.
         """
         query = {
             "limit": str(limit),
             "continue": continue_token,
             "resourceVersion": "" if continue_token else resource_version,
-            "resourceVersionMatch": "NotOlderThan" if not_older and not continue_token else "",
             "labelSelector": labels,
             "fieldSelector": fields,
         }
@@ -207,8 +210,12 @@ class Api:
         timeout_seconds: int,
         read_seconds: float,
         namespace: str = "",
+        initial: bool = False,
     ) -> Iterator[Watch]:
         """A watch with bookmarks; leaving the context ends it.
+
+        With `initial` it begins with everything that there is, as ADDED, and a bookmark that says so; servers
+        before 1.32 refuse that.
 
         The server ends the stream after `timeout_seconds`; a stream that sends nothing for `read_seconds`
         raises Transient.
@@ -218,6 +225,8 @@ class Api:
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(timeout_seconds),
+            "sendInitialEvents": "true" if initial else "",
+            "resourceVersionMatch": "NotOlderThan" if initial else "",
         }
         with self._call(
             "GET", resource.path(namespace), query, read_seconds=read_seconds, stream=True
@@ -297,14 +306,8 @@ class Api:
     ) -> bool:
         """Whether we may do this; `namespace` "" asks for all of them."""
         group = resource.api_version.rpartition("/")[0]
-        asked = {
-            "verb": verb,
-            "group": group,
-            "resource": resource.plural,
-            "subresource": subresource,
-            "namespace": namespace,
-            "name": name,
-        }
+        keys = ("verb", "group", "resource", "subresource", "namespace", "name")
+        asked = dict(zip(keys, (verb, group, resource.plural, subresource, namespace, name), strict=True))
         spec = {"resourceAttributes": {key: value for key, value in asked.items() if value}}
         body = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": ACCESS_REVIEWS.kind, "spec": spec}
         return bool((self.create(ACCESS_REVIEWS, body).get("status") or {}).get("allowed"))
