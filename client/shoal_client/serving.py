@@ -19,6 +19,8 @@ from shoal_client.actuate.actuators import Actuators, ActuatorSettings
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.chooser import PolicyChooser
 from shoal_client.actuate.leader import Leader, LeaseSettings
+from shoal_client.actuate.pod_use import MeasuredUse
+from shoal_client.actuate.webhook import WebhookSettings
 from shoal_client.collect.collector import Collector
 from shoal_client.collect.prometheus import PrometheusClient
 from shoal_client.experience.apps import AppHistory
@@ -76,6 +78,9 @@ class ServeSettings:
     namespace: str = ""
     preempt: bool = False
     actuate: bool = False
+    webhook_listen: Address | None = None
+    webhook_tls: Tls | None = None
+    mig_config_map: str = ""  # NAMESPACE/NAME
 
 
 @final
@@ -108,6 +113,7 @@ class ServingProcess:
         self._http = self._servers()
         self._grpc = ScorerServer(self.service, settings.grpc_socket) if settings.grpc_socket else None
         self.informer = Informer(self.api, self.live)
+        self.pod_use = MeasuredUse(self.live)
         self.collector = self._collector()
         self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace or "default", self._instance))
         self.operator = Operator(self.api, self.policies, self.leader, self.serving, instance=self._instance)
@@ -200,15 +206,23 @@ class ServingProcess:
         if not self.settings.prometheus:
             return None
         client = PrometheusClient(self.settings.prometheus)
-        listeners = [self.live.measure, *([self.recorder.measured] if self.recorder else [])]
+        listeners = [self.live.measure, self.pod_use.measured]
+        listeners += [self.recorder.measured] if self.recorder else []
         return Collector(client, self.live, listeners)
 
     def _actuation(self) -> Actuators:
         authority = Authority(self.policies, self.live.namespace_labels)
-        chooser = PolicyChooser(self.live, self.decider, self.guard)
-        return Actuators(
-            self.api, self.leader, self.live, authority, chooser, ActuatorSettings(self._instance)
-        )
+        chooser = PolicyChooser(self.live, self.decider, self.guard, self.pod_use)
+        pod_use = self.pod_use.cores if self.settings.prometheus else None
+        settings = ActuatorSettings(self._instance, self._webhook(), self.settings.mig_config_map)
+        return Actuators(self.api, self.leader, self.live, authority, chooser, settings, pod_use)
+
+    def _webhook(self) -> WebhookSettings | None:
+        """The mutating webhook, where it is asked for."""
+        listen, tls = self.settings.webhook_listen, self.settings.webhook_tls
+        if listen is None or tls is None:
+            return None
+        return WebhookSettings(listen, tls, self._namespace)
 
 
 def own_namespace() -> str:

@@ -42,7 +42,7 @@ class ActuatorSettings:
 
     instance: str  # this process, in events
     webhook: WebhookSettings | None = None
-    mig_config_map: tuple[str, str] | None = None  # namespace and name of mig-parted's ConfigMap
+    mig_config_map: str = ""  # NAMESPACE/NAME of mig-parted's
 
 
 @final
@@ -74,8 +74,9 @@ class Actuators:
         if gain is not None:
             migration = Migration(api, leader, cluster, authority, gain, locks, events)
             slow.append(Part("migrate", migration.step, SLOW_SECONDS))
-        if settings.mig_config_map is not None:
-            catalogue = ConfigMapCatalogue(api, *settings.mig_config_map)
+        if settings.mig_config_map:
+            namespace, _, name = settings.mig_config_map.rpartition("/")
+            catalogue = ConfigMapCatalogue(api, namespace or "default", name)
             layout = MigLayout(api, leader, cluster, authority, catalogue.read, locks, events)
             slow.append(Part("mig_layout", layout.step, SLOW_SECONDS))
         fast = [
@@ -92,7 +93,7 @@ class Actuators:
         """Begin to act while we lead; the webhook answers in any case.
 
         Raises:
-            Transient: the webhook cannot listen.
+            Fatal: the webhook does not come up.
         """
         self._fast.start()
         self._slow.start()

@@ -15,15 +15,15 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shoal_client.metrics import WEBHOOK_REQUESTS
-from shoal_common.errors import Transient
+from shoal_client.serve.server import Address, HttpServer, Tls
 
 GATE = "shoal.dev/placement"
 OPT_IN = ("shoal.dev/placement", "enabled")
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+RENEW_SECONDS = 60.0  # between two looks at the certificate's files
 LONGEST_BODY = 4 * 2**20  # above what the API server lets an object be
 
 Pod = Mapping[str, Any]
@@ -80,10 +80,8 @@ def _patch(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 class WebhookSettings:
     """Where to listen and which certificate to show; the files may be renewed while it runs."""
 
-    host: str
-    port: int
-    certificate: Path
-    key: Path
+    address: Address
+    tls: Tls
     own_namespace: str
 
 
@@ -91,65 +89,34 @@ class WebhookServer:
     """The webhook over HTTPS in a thread of its own: POST /mutate, GET /livez."""
 
     def __init__(self, settings: WebhookSettings, wants_gate: WantsGate) -> None:
-        import uvicorn
-
+        """Bind the address at once; raises InputError as `HttpServer` does."""
         self._settings, self._wants_gate = settings, wants_gate
-        self._config = uvicorn.Config(
-            self._app,
-            host=settings.host,
-            port=settings.port,
-            ssl_certfile=str(settings.certificate),
-            ssl_keyfile=str(settings.key),
-            lifespan="off",
-            ws="none",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = uvicorn.Server(self._config)
-        self._thread = threading.Thread(target=self._server.run, name="webhook", daemon=True)
-        self._stamp = self._modified()
-
-    def start(self, timeout_seconds: float = 5.0) -> None:
-        """Begin to listen.
-
-        Raises:
-            Transient: it does not listen within the time, such as when the port is taken.
-        """
-        self._thread.start()
-        pause = threading.Event()
-        waited = 0.0
-        while not self._server.started:
-            if waited >= timeout_seconds or not self._thread.is_alive():
-                raise Transient(f"the webhook cannot listen on {self._settings.host}:{self._settings.port}")
-            pause.wait(0.02)
-            waited += 0.02
+        self._http = HttpServer(self._app, settings.address, settings.tls)
+        self._stopped = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="webhook-certificate", daemon=True)
 
     @property
     def port(self) -> int:
         """The port it listens on, also where 0 was asked for."""
-        return int(self._server.servers[0].sockets[0].getsockname()[1])
+        return self._http.port
+
+    def start(self) -> None:
+        """Begin to answer; raises Fatal where it does not come up."""
+        self._http.start()
+        self._renewing.start()
 
     def stop(self) -> None:
-        """Stop listening; requests under way have two seconds."""
-        self._server.should_exit = True
-        self._thread.join(4)
+        """Stop answering."""
+        self._stopped.set()
+        self._http.stop()
 
     def renew_certificate(self) -> bool:
         """Show the certificate as it is on disk now, if it changed; whether it did."""
-        stamp = self._modified()
-        if stamp == self._stamp or self._config.ssl is None:
-            return False
-        self._config.ssl.load_cert_chain(self._settings.certificate, self._settings.key)
-        self._stamp = stamp
-        return True
+        return self._http.renew_certificate()
 
-    def _modified(self) -> tuple[int, int]:
-        files = (self._settings.certificate, self._settings.key)
-        first, second = (f.stat().st_mtime_ns for f in files)
-        return first, second
+    def _renew(self) -> None:
+        while not self._stopped.wait(RENEW_SECONDS):
+            self.renew_certificate()
 
     async def _app(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":

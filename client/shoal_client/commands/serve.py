@@ -70,6 +70,16 @@ def serve(
     actuate: Annotated[
         bool, typer.Option("--actuate", help="Carry out the actions that SchedulingPolicies allow.")
     ] = False,
+    webhook_listen: Annotated[
+        str, typer.Option(help="With --actuate: address of the mutating webhook, HTTPS only.")
+    ] = "",
+    webhook_cert: Annotated[
+        Path | None, typer.Option(help="Its certificate; read again when it changes.")
+    ] = None,
+    webhook_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    mig_config_map: Annotated[
+        str, typer.Option(help="With --actuate: NAMESPACE/NAME of mig-parted's ConfigMap.")
+    ] = "",
 ) -> None:
     """Answer kube-scheduler's extender calls from this cluster's own watch.
 
@@ -101,6 +111,9 @@ def serve(
         namespace=namespace,
         preempt=preempt,
         actuate=actuate,
+        webhook_listen=Address.parse(webhook_listen, "--webhook-listen") if webhook_listen else None,
+        webhook_tls=_webhook_tls(webhook_listen, webhook_cert, webhook_key),
+        mig_config_map=mig_config_map,
     )
     sys.setswitchinterval(0.0005)  # a request must not wait 5 ms while another thread reads an event
     stop = threading.Event()
@@ -113,6 +126,17 @@ def serve(
     )
     stop.wait()
     process.stop()
+
+
+def _webhook_tls(listen: str, certificate: Path | None, key: Path | None) -> Tls | None:
+    from shoal_client.serve.server import Tls
+
+    if not listen:
+        return None
+    if certificate is None or key is None:
+        remedy = "give --webhook-cert and --webhook-key"
+        raise InputError("shoal client serve", "--webhook-listen", "an API server speaks HTTPS only", remedy)
+    return Tls(certificate, key)
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> Tls | None:

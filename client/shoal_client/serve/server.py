@@ -68,7 +68,8 @@ class HttpServer:
             self._socket.close()
             problem = error.strerror or str(error)
             raise InputError(f"{address.host}:{address.port}", "listen", problem, "take another") from error
-        config = uvicorn.Config(
+        self._tls, self._shown = tls, _stamp(tls)
+        self._config = uvicorn.Config(
             application,
             http="httptools",
             ws="none",
@@ -82,7 +83,7 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             **files,
         )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(self._config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     @property
@@ -103,6 +104,19 @@ class HttpServer:
                 raise Fatal("the HTTP server did not start; see the log")
             time.sleep(0.005)
 
+    def renew_certificate(self) -> bool:
+        """Show new connections the certificate as it is on disk now; whether it changed and can be read."""
+        stamp = _stamp(self._tls)
+        if self._tls is None or stamp is None or stamp == self._shown or self._config.ssl is None:
+            return False
+        try:
+            _files(self._tls)  # a half-written pair must not reach the context in use
+            self._config.ssl.load_cert_chain(self._tls.certificate, self._tls.key)
+        except OSError:
+            return False
+        self._shown = stamp
+        return True
+
     def stop(self) -> None:
         """Answer what was asked, then end."""
         self._server.should_exit = True
@@ -112,6 +126,16 @@ class HttpServer:
 
     def _run(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def _stamp(tls: Tls | None) -> tuple[int, int] | None:
+    """When certificate and key were written; None where one of them is not there."""
+    if tls is None:
+        return None
+    try:
+        return tls.certificate.stat().st_mtime_ns, tls.key.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _files(tls: Tls | None) -> dict[str, Any]:

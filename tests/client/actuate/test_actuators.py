@@ -23,6 +23,7 @@ from shoal_client.policies import Policies
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
+from shoal_client.serve.server import Address, Tls
 from shoal_client.state import LiveCluster
 from shoal_common.policy import PolicyArtifact
 from shoal_simulations.control_plane import ApiServer
@@ -55,7 +56,7 @@ class Process:
         chooser = PolicyChooser(
             self.live, decider, Guard(self.policies, self.live, "shoal"), MeasuredUse(self.live)
         )
-        webhook = WebhookSettings("127.0.0.1", 0, certify(tls, "w"), tls / "tls.key", "shoal")
+        webhook = WebhookSettings(Address("127.0.0.1", 0), Tls(certify(tls, "w"), tls / "tls.key"), "shoal")
         authority = Authority(self.policies, self.live.namespace_labels)
         settings = ActuatorSettings(identity, webhook)
         self.actuators = Actuators(api, self.leader, self.live, authority, chooser, settings)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shoal_client.actuate.webhook import GATE, WebhookServer, WebhookSettings, answer
+from shoal_client.serve.server import Address, Tls
 from shoal_simulations.control_plane.builders import pod
 from shoal_simulations.control_plane.patches import json_patch
 
@@ -114,7 +115,7 @@ def certify(folder: Path, name: str) -> Path:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[WebhookServer]:
     certificate = certify(tmp_path, "first")
-    settings = WebhookSettings("127.0.0.1", 0, certificate, tmp_path / "tls.key", "shoal")
+    settings = WebhookSettings(Address("127.0.0.1", 0), Tls(certificate, tmp_path / "tls.key"), "shoal")
     server = WebhookServer(settings, lambda namespace, content: True)
     server.start()
     yield server
@@ -147,4 +148,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(server: WebhookServer,
     assert not server.renew_certificate()
     certificate = certify(tmp_path, "second")
     assert server.renew_certificate()
+    assert post(server, certificate, b"{}")[2] == "second"
+    (tmp_path / "tls.key").write_text("half")
+    assert not server.renew_certificate()
     assert post(server, certificate, b"{}")[2] == "second"
