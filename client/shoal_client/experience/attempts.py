@@ -121,7 +121,7 @@ class Attempts:
         self._windows: list[tuple[float, int, str]] = []  # heap: end of the horizon, id, uid
         self._full: deque[OpenAttempt] = deque()  # with candidates in full, oldest first
         self._full_bytes, self._saved = 0, now
-        for unfinished in store.unfinished:
+        for unfinished in store.take_unfinished():
             self._adopt(unfinished, now)
 
     def decided(
@@ -249,7 +249,7 @@ class Attempts:
     def _watched(self, followed: _Pod, pod: PodRecord, row: F64, bound_at: float) -> tuple[int, bool]:
         """Record a bind that nobody asked us about; its id, and whether it may be learned from."""
         record = self._record(pod, followed, "watched", "off", "")
-        found = watched(self._live, pod, row, pod.node_name, 1 + len(self._waiting), self._rng)
+        found = watched(self._live, pod, row, pod.node_name, self._rng)
         seen, action = found or (None, -1)
         self._store.decided(replace(record, seen=seen))
         self._store.bound(record.id, pod.node_name, bound_at, Choice(action))

@@ -219,8 +219,10 @@ class NodeRates:
         """Take up what was measured on nodes; a node that the table lacks goes back to what apps use."""
         self.refresh(at)
         for name, state in list(self._state.items()):
-            self._before_change(name, state, at)
+            if state.windows:  # elsewhere the last measurement was not looked at
+                self._before_change(name, state, at)
             _take(state, table.get(name))
+            state.known = False
             self._forget(name, state)
 
     def use(self, node: str) -> dict[str, tuple[float, float]]:

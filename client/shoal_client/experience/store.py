@@ -110,7 +110,7 @@ class ExperienceStore:
             self._tenants = Counter(
                 dict(connection.execute("SELECT tenant, count(*) FROM decision GROUP BY tenant").fetchall())
             )
-            self.unfinished = tuple(_unfinished(connection))
+            self._unfinished = tuple(_unfinished(connection))
             self.apps: tuple[AppRow, ...] = tuple(connection.execute("SELECT * FROM app").fetchall())
         connection.close()
         EXPERIENCE_ROWS.set(self._tenants.total())
@@ -141,6 +141,11 @@ class ExperienceStore:
         """A fresh id; ids count up over the life of the store. For one calling thread."""
         self._next_id += 1
         return self._next_id - 1
+
+    def take_unfinished(self) -> tuple[Unfinished, ...]:
+        """What an earlier process left, oldest first; once."""
+        left, self._unfinished = self._unfinished, ()
+        return left
 
     def decided(self, record: DecisionRecord) -> None:
         """Insert a decision with at most `KEPT` candidates; the writer packs them."""

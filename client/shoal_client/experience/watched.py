@@ -65,12 +65,16 @@ class Live(Protocol):
     def nodes(self) -> Mapping[str, NodeRecord]:
         """The nodes by name."""
 
+    @property
+    def pending(self) -> int:
+        """Pods that a scheduler has to place now."""
+
     def row(self, name: str) -> int:
         """The row of a node; negative where there is none."""
 
 
 def watched(
-    live: Live, pod: PodRecord, row: F64, node: str, pending: int, rng: np.random.Generator
+    live: Live, pod: PodRecord, row: F64, node: str, rng: np.random.Generator
 ) -> tuple[Seen, int] | None:
     """What could be chosen for a pod (row [POD_COLUMNS]) that was just bound to `node`, and its place there.
 
@@ -85,7 +89,7 @@ def watched(
     rows = _candidates(live, use, gpu, pod, row, bound, rng)
     before = replace(cluster, use=use, gpu_free=gpu, zone_free=zone)
     phase = 2 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
-    mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=float(pending), phase=phase)
+    mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=1.0 + live.pending, phase=phase)
     obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
     return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
 
@@ -109,8 +113,8 @@ def take_off(node: F64, use: F64, gpu: F64, zone: F64, pod: F64) -> None:
     }
     for column, amount in taken.items():
         use[column] = max(0.0, use[column] - amount)
-    if use[U_PODS] == 0:
-        use[U_REMAINING] = 0.0
+    left = use[U_PODS]  # the pod has just begun: all of its time was left
+    use[U_REMAINING] = max(0.0, (use[U_REMAINING] * (left + 1) - 1) / left) if left else 0.0
     zones = int(node[N_ZONES])
     for z in range(zones):
         zone[z] += [zone_share(pod[column], z, zones) for column in (P_CPU, P_MEMORY)]

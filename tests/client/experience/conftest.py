@@ -44,6 +44,10 @@ class Live:
         links = np.zeros((size, MAX_GPUS, MAX_GPUS), np.uint8)
         return Cluster(tuple(self.nodes), *tables, *devices, no, no, links, ("",) * size)
 
+    @property
+    def pending(self) -> int:
+        return sum(not p.node_name and not p.finished for p in self.pods.values())
+
     def row(self, name: str) -> int:
         return list(self.nodes).index(name) if name in self.nodes else -1
 

@@ -53,8 +53,8 @@ def _pod(uid, cpu="2", node="", phase="Pending", reason="", gpus=0, **status):
     }
 
 
-def _cluster(nodes=4):
-    live = LiveCluster()
+def _cluster(nodes=4, clock=time.monotonic):
+    live = LiveCluster(clock)
     live.replace("Node", [_node(n, gpus=8 * (n % 2)) for n in range(nodes)])
     live.replace("Pod", [])
     return live
@@ -118,11 +118,13 @@ def test_lives_of_pods_as_the_api_tells_them(parts):
     gpus=st.integers(0, 1),
 )
 def test_what_is_seen_after_a_bind_is_what_was_there_before_it(others, node, gpus):
-    live = _cluster()
+    now = [0.0]
+    live = _cluster(clock=lambda: now[0])
     for i, (n, tenths, devices) in enumerate(others):
         live.apply(
             "Pod", "ADDED", _pod(f"o{i}", f"{tenths * 100}m", f"node-{n}", "Running", gpus=devices * (n % 2))
         )
+    now[0] = 300.0  # the others have run for half of what a pod is taken to run
     gpus *= node % 2
     live.apply("Pod", "ADDED", _pod("u", gpus=gpus))
     row = pod_row(live.pods["u"])
@@ -133,7 +135,7 @@ def test_what_is_seen_after_a_bind_is_what_was_there_before_it(others, node, gpu
     rows = np.flatnonzero(mask & (before.node[:, N_EXISTS] == 1))
     expected = observe(before, row, mask[rows][:, None], ObjectiveWeights().array(), rows=rows)
     live.apply("Pod", "MODIFIED", _pod("u", node=f"node-{node}", phase="Running", gpus=gpus))
-    seen, at = watched(live, live.pods["u"], row, f"node-{node}", 1, np.random.default_rng(0))
+    seen, at = watched(live, live.pods["u"], row, f"node-{node}", np.random.default_rng(0))
     assert seen.names == tuple(live.cluster.names[n] for n in rows)
     assert seen.names[at] == f"node-{node}"
     np.testing.assert_allclose(seen.node, expected.node[0], atol=1e-6)
