@@ -63,8 +63,14 @@ class ExperienceReader:
     def __len__(self) -> int:
         return int(self._one("SELECT count(*) FROM decision") or 0)
 
-    def last_closed(self) -> int:
-        """The highest place in the order of closing; 0 where nothing is closed."""
+    def last_followed(self) -> int:
+        """The place of closing up to which every decision has a successor; 0 where nothing is closed.
+
+        Only the newest decision has none; where it is closed already, it waits with what closed after it.
+        """
+        newest = self._one("SELECT closed FROM decision WHERE seen IS NOT NULL ORDER BY id DESC LIMIT 1")
+        if newest is not None:
+            return int(newest) - 1
         return int(self._one("SELECT max(closed) FROM decision") or 0)
 
     def rows(self, since: float = 0.0, until: float = float("inf")) -> Iterator[Stored]:
@@ -89,7 +95,8 @@ class ExperienceReader:
 
     def _one(self, query: str) -> Any:
         try:
-            return self._connection.execute(query).fetchone()[0]
+            row = self._connection.execute(query).fetchone()
+            return None if row is None else row[0]
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
 

@@ -20,6 +20,7 @@ from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.apps import AppHistory
 from shoal_client.experience.attempts import Attempts, Settings
+from shoal_client.experience.choices import size
 from shoal_client.experience.records import F32, Mode, Seen, Source
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.experience.watched import Live
@@ -27,7 +28,8 @@ from shoal_client.metrics import EXPERIENCE_DROPPED, EXPERIENCE_ERRORS
 from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
 
-WAITING: Final = 2_000  # decisions in line; what comes beyond is dropped and counted
+WAITING_BYTES: Final = 64 * 2**20  # of candidates in line; a decision beyond it is dropped and counted
+REFUSAL_BYTES: Final = 1_024  # what a refusal is taken to weigh
 TICK_SECONDS: Final = 1.0
 
 _log = logging.getLogger("shoal.client.experience")
@@ -49,6 +51,7 @@ class Recorder:
         self._store, self._clock = store, clock
         self._attempts = Attempts(store, live, apps, settings or Settings(), clock())
         self._line: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._weighing, self._bytes = threading.Lock(), 0
         self._thread = threading.Thread(target=self._run, name="experience", daemon=True)
 
     def __enter__(self) -> Recorder:
@@ -91,20 +94,17 @@ class Recorder:
 
         Call it before the answer leaves, or the bind may be seen first.
         """
-        if self._line.qsize() >= WAITING:
-            EXPERIENCE_DROPPED.labels("recorder").inc()
-            return
         at = self._clock()
         seen = Seen.of(observation, names, logits, propensities)
-        self._line.put(lambda: self._attempts.decided(pod, seen, chosen, source, mode, policy, quota, at))
+        self._put(
+            size(seen),
+            lambda: self._attempts.decided(pod, seen, chosen, source, mode, policy, quota, at),
+        )
 
     def refused(self, pod: PodRecord, reason: str, *, source: Source, mode: Mode, policy: str) -> None:
         """An attempt placed nothing, and why: all masked, a deadline, a policy that cannot run."""
-        if self._line.qsize() >= WAITING:
-            EXPERIENCE_DROPPED.labels("recorder").inc()
-            return
         at = self._clock()
-        self._line.put(lambda: self._attempts.refused(pod, reason, source, mode, policy, at))
+        self._put(REFUSAL_BYTES, lambda: self._attempts.refused(pod, reason, source, mode, policy, at))
 
     def pod_changed(self, change: PodChange) -> None:
         """An event of the watch, in the order of the watch (`LiveCluster.subscribe`)."""
@@ -121,6 +121,21 @@ class Recorder:
         begin = self._clock()
         self._line.put(taken.set)
         return taken.wait(timeout) and self._store.flush(max(0.0, timeout - (self._clock() - begin)))
+
+    def _put(self, weight: int, event: Callable[[], None]) -> None:
+        """Put what is decided in line, unless the line holds too much."""
+        with self._weighing:
+            if self._bytes + weight > WAITING_BYTES:
+                EXPERIENCE_DROPPED.labels("recorder").inc()
+                return
+            self._bytes += weight
+
+        def taken() -> None:
+            with self._weighing:
+                self._bytes -= weight
+            event()
+
+        self._line.put(taken)
 
     def _run(self) -> None:
         due = self._clock() + TICK_SECONDS

@@ -3,7 +3,8 @@
 
 A round gets the decisions that were closed since the last one, each with `KEPT` candidates (padded), in the
 order they were made. Where a decision's successor was closed in another round, its observation comes along as
-a row that is not closed: it is obs_t1 and is never sampled itself.
+a row that is not closed: it is obs_t1 and is never sampled itself. A decision that nothing follows yet waits
+for the next round.
 
 What a round got is written beside the trainer's state before it is returned, so a round that a crash broke
 off is given the same decisions again. A trainer that begins anew begins with the whole store.
@@ -47,7 +48,7 @@ class LiveSource:
             InputError: the store or the file of marks cannot be read.
         """
         with ExperienceReader(self._directory) as reader:
-            after, up_to = self._range(round_number, reader.last_closed())
+            after, up_to = self._range(round_number, reader.last_followed())
             closed = reader.closed_between(after, up_to, self._most)
             return transitions(
                 _with_successors(closed, reader), self._profiles, {s.decision.id for s in closed}

@@ -40,7 +40,7 @@ from shoal_client.metrics import (
     EXPERIENCE_WRITE_ERRORS,
 )
 
-WAITING: Final = 20_000  # statements in line; what comes beyond is dropped and counted
+WAITING: Final = 5_000  # statements in line; what comes beyond is dropped and counted
 TOGETHER: Final = 1_000  # statements of one transaction
 RETRY_SECONDS: Final = 1.0  # between attempts to write where the disk refuses
 

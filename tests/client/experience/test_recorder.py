@@ -114,16 +114,19 @@ def test_callers_in_many_threads_lose_nothing(parts, new_pod):
 
 def test_beyond_the_line_decisions_are_dropped_and_counted(parts, new_pod, monkeypatch):
     recorder, store, live = parts
-    monkeypatch.setattr(module, "WAITING", 3)
+    monkeypatch.setattr(module, "WAITING_BYTES", 30_000)  # two decisions of 80 candidates, or many refusals
     label = {"line": "recorder"}
     before = REGISTRY.get_sample_value("shoal_experience_dropped_total", label) or 0
     for n in range(5):  # nobody takes them yet
         _decide(recorder, live, new_pod(f"u{n}"))
-        recorder.refused(new_pod(f"r{n}"), "why", source="extender", mode="active", policy="d")
     with recorder:
         assert recorder.flush(10)
-    assert len(_rows(store)) == 3
-    assert REGISTRY.get_sample_value("shoal_experience_dropped_total", label) - before == 7
+        assert len(_rows(store)) == 2
+        assert REGISTRY.get_sample_value("shoal_experience_dropped_total", label) - before == 3
+        _decide(recorder, live, new_pod("later"))
+        recorder.refused(new_pod("r"), "why", source="extender", mode="active", policy="d")
+        assert recorder.flush(10)
+    assert len(_rows(store)) == 4
 
 
 def test_an_event_that_cannot_be_taken_up_does_not_end_the_recording(parts, new_pod, caplog):

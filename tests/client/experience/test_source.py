@@ -89,6 +89,16 @@ def test_a_round_gets_what_was_closed_since_the_last_one_with_what_followed_it(f
     assert len(source.snapshot(3)) == 0
 
 
+def test_a_decision_that_nothing_follows_yet_waits(filling, source):
+    filling.decide(3)
+    filling.close(1, 3, 2)
+    assert _numbers(source.snapshot(1)) == ([1, 2], [1])
+    assert len(source.snapshot(2)) == 0
+    filling.decide()
+    assert filling.store.flush(10)
+    assert _numbers(source.snapshot(3)) == ([2, 3, 4], [2, 3])
+
+
 def test_candidates_are_padded_and_the_action_is_theirs(filling, source):
     filling.decide(2, nodes=3)
     filling.close(1)
