@@ -201,7 +201,8 @@ class DecisionService:
             self._live.release(asked.pod.uid)  # an earlier attempt's room is this one's
         found = self._decider.judge(asked.pod, asked.names, plan.applied)
         if self._clock() >= expires:
-            return Prioritized([], 0, "", "deadline")  # nobody waits for it any more
+            # nobody waits for it any more, or only just: no effect, and one score for every name
+            return Prioritized([0] * len(asked.names), plan.scale, found.policy, "deadline")
         self._record(asked.pod, found, plan, source)
         if found.reason is not None:
             self._doubt(plan, found.reason)

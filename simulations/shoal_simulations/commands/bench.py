@@ -7,9 +7,12 @@ import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from shoal_common.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +23,9 @@ EPILOG = "Examples:  shoal bench engine --quick  |  shoal bench federation --jso
 
 WHAT = (
     "engine: placements and steps per second. federation: client tasks per second against Flower with Ray. "
-    "openb: allocation against the published FGD results."
+    "extender: latency and rate of prioritize over HTTP. "
+    "openb: allocation against the published FGD results. "
+    "soak: a day of a live client's life, for memory and lost decisions."
 )
 
 
@@ -28,8 +33,11 @@ class Benchmark(StrEnum):
     """What can be measured; each is the module of its name in `benchmarks/`."""
 
     ENGINE = "engine"
+    EXTENDER = "extender"
     FEDERATION = "federation"
+    INFORMER = "informer"
     OPENB = "openb"
+    SOAK = "soak"
 
 
 @app.command(epilog=EPILOG)
@@ -37,10 +45,18 @@ def bench(
     what: Annotated[Benchmark, typer.Argument(metavar="WHAT", help=WHAT)],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions: ends within 50 s.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    nodes: Annotated[int | None, typer.Option(min=2, max=20_000, help="extender: nodes and names.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="extender: artifact to serve (default: an untrained one).")
+    ] = None,
 ) -> None:
     """Measure on this machine, next to the peer it is compared with."""
+    extra = {key: value for key, value in (("nodes", nodes), ("policy", policy)) if value is not None}
+    if extra and what is not Benchmark.EXTENDER:
+        option = f"--{next(iter(extra))}"
+        raise InputError("shoal bench", option, f"means nothing to {what.value}", "leave it out")
     module = importlib.import_module(f"shoal_simulations.benchmarks.{what.value}")
-    result: dict[str, Any] = module.run(quick=quick)
+    result: dict[str, Any] = module.run(quick=quick, **extra)
     if as_json:
         print(json.dumps(result))
     else:
