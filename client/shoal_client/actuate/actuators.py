@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from shoal_client.actuate.authority import Authority
@@ -66,14 +67,16 @@ class Actuators:
         placer = PolicyPlacer(api, cluster, authority, chooser, self._rescue.exempt)
         self._gates = Gates(api, leader, cluster, placer, events)
         self._resizes = ResizeWatch(api, leader, events)
-        slow = [Part("dispatch", Routes(api, leader, cluster, authority, events).step, 1.0)]
+        routes = Routes(api, leader, cluster, authority, events)
+        slow = [Part("dispatch", routes.step, 1.0, partial(authority.enabled, lambda a: a.routes.enabled))]
         if pod_use is not None:
-            slow.append(
-                Part("scale", Scale(api, leader, cluster, authority, pod_use, events).step, SLOW_SECONDS)
-            )
+            scale = Scale(api, leader, cluster, authority, pod_use, events)
+            wanted = partial(authority.enabled, lambda a: a.replicas.enabled)
+            slow.append(Part("scale", scale.step, SLOW_SECONDS, wanted))
         if gain is not None:
             migration = Migration(api, leader, cluster, authority, gain, locks, events)
-            slow.append(Part("migrate", migration.step, SLOW_SECONDS))
+            wanted = partial(authority.enabled, lambda a: a.migration.enabled)
+            slow.append(Part("migrate", migration.step, SLOW_SECONDS, wanted))
         if settings.mig_config_map:
             namespace, _, name = settings.mig_config_map.rpartition("/")
             catalogue = ConfigMapCatalogue(api, namespace or "default", name)

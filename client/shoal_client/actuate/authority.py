@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 from shoal_client.policies import AppliedPolicy, Policies
-from shoal_client.policy_spec import Actions
+from shoal_client.policy_spec import Actions, Mode
 from shoal_common.pods import PodRecord
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]
@@ -29,6 +29,13 @@ class Authority:
         """The bounds of what may be done to a pod; None when nothing may."""
         policy = self.policy(pod)
         return policy.spec.actions if policy is not None else None
+
+    def enabled(self, action: Callable[[Actions], bool]) -> bool:
+        """Whether any policy that serves pods has an action switched on: without one nothing is even read."""
+        applied = (entry.applied for entry in self._policies.entries().values())
+        return any(
+            a is not None and a.mode in (Mode.ACTIVE, Mode.CANARY) and action(a.spec.actions) for a in applied
+        )
 
     def places(self, pod: PodRecord) -> bool:
         """Whether a pod is to be gated, resized and placed."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal_client.metrics import ACTUATIONS, ACTUATOR_LAST_STEP
-from shoal_common.errors import Transient
+from shoal_common.errors import ShoalError, Transient
 
 LONGEST_BACKOFF = 30.0
 LOG = logging.getLogger(__name__)
@@ -22,11 +22,12 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Part:
-    """One kind of action: its name for the metrics, a step, and the seconds from one to the next."""
+    """One kind of action: its name for the metrics, a step, the seconds to the next, whether it is wanted."""
 
     name: str
     step: Callable[[], None]
     period: float
+    wanted: Callable[[], bool] = lambda: True
     due: float = 0.0
     failures: int = 0
 
@@ -65,17 +66,18 @@ class Loop:
             self._wake.clear()
             self._last = now = time.monotonic()
             for part in self._parts:
-                ready = now >= part.due or (woken and not part.failures)
-                if ready and not self._stopped.is_set() and self._leads():
-                    self._take(part)
+                if now >= part.due or (woken and not part.failures):
+                    part.due = now + part.period
+                    if not self._stopped.is_set() and self._leads() and part.wanted():
+                        self._take(part)
             pause = min(part.due for part in self._parts) - time.monotonic()
             self._wake.wait(min(max(pause, 0.02), 1.0))
 
     def _take(self, part: Part) -> None:
         try:
             part.step()
-        except Transient as error:
-            self._failed(part, "unavailable", error)
+        except ShoalError as error:
+            self._failed(part, "unavailable" if isinstance(error, Transient) else "failed", error)
         except Exception as error:  # one part may fail in any way without ending the others
             LOG.exception("a step of %s failed", part.name)
             self._failed(part, "failed", error)

@@ -35,13 +35,15 @@ def test_a_failing_part_neither_ends_the_thread_nor_holds_the_others() -> None:
     assert 1 <= steps["away"] < steps["good"]
 
 
-def test_only_while_leading_and_at_once_when_woken() -> None:
-    leads, stepped = threading.Event(), threading.Event()
-    loop = Loop("t", [Part("a", stepped.set, 3600.0)], leads.is_set)
+def test_only_while_leading_and_wanted_and_at_once_when_woken() -> None:
+    leads, wanted, stepped = threading.Event(), threading.Event(), threading.Event()
+    loop = Loop("t", [Part("a", stepped.set, 3600.0, wanted.is_set)], leads.is_set)
     loop.start()
+    for condition in (leads, wanted):
+        loop.wake()
+        assert not stepped.wait(0.1)
+        condition.set()
     loop.wake()
-    assert not stepped.wait(0.1)
-    leads.set()
     assert stepped.wait(5)
     stepped.clear()
     loop.wake()
