@@ -33,12 +33,17 @@ from shoal_common.pods import NodeRecord, PodRecord
 log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 3.0
+SYNC_SECONDS: Final = 0.5
 DECIDING: Final = tuple(q for q in QUERIES if q.decides)
 OTHERS: Final = tuple(q for q in QUERIES if not q.decides)
 
 
 class NodeState(Protocol):
     """What is asked of the cluster's state."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether nodes and pods were listed."""
 
     @property
     def nodes(self) -> Mapping[str, NodeRecord]:
@@ -92,7 +97,7 @@ class Collector:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to ask, at once and then at every interval."""
+        """Begin to ask, once nodes and pods are listed and then at every interval."""
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
@@ -124,6 +129,8 @@ class Collector:
             return self._values.matrix(time.monotonic())
 
     def _run(self) -> None:
+        while not self._state.synced and not self._stop.wait(SYNC_SECONDS):
+            pass
         while not self._stop.is_set():
             due = time.monotonic() + self._settings.interval_seconds
             self.collect()
@@ -180,7 +187,7 @@ class Collector:
 
     def _pods_fresh(self, node: str, now: float) -> bool:
         report = self._last.sources.get(KUBELET.name, NOTHING)
-        age = report.nodes.get(node, self._settings.window_seconds)
+        age = report.nodes.get(node, math.inf)
         return now - self._last.at + age <= KUBELET.max_age_seconds
 
     def _deliver(self, table: Mapping[str, Measured]) -> None:

@@ -41,7 +41,10 @@ class LiveFeature:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An exporter: its oldest useful value and the expression that tells the age of its samples by node."""
+    """An exporter: its oldest useful value and the expression that tells the age of its samples by node.
+
+    A node that this expression does not name has no values of the exporter.
+    """
 
     name: str
     exporter: str
@@ -85,14 +88,17 @@ def expand(promql: str, window_seconds: float) -> str:
     return promql.replace("$on", ON).replace("$w", f"{window_seconds:g}s")
 
 
-NODE_EXPORTER: Final = Source(
-    "node", "node exporter", "max by ($on) (time() - timestamp(node_time_seconds))", 120.0
-)
+def _age(series: str) -> str:
+    """Age of the newest sample where there was one a window ago: before that a rate is far too small.
+
+    PromQL divides by the whole window however little of it a series covers.
+    """
+    return f"max by ($on) (time() - timestamp({series})) and max by ($on) ({series} offset $w)"
+
+
+NODE_EXPORTER: Final = Source("node", "node exporter", _age("node_time_seconds"), 120.0)
 KUBELET: Final = Source(
-    "kubelet",
-    "kubelet and its cAdvisor",
-    'max by ($on) (time() - timestamp(container_memory_working_set_bytes{id="/"}))',
-    180.0,
+    "kubelet", "kubelet and its cAdvisor", _age('container_memory_working_set_bytes{id="/"}'), 180.0
 )
 STATE: Final = Source(
     "state",

@@ -32,14 +32,12 @@ from shoal_common.pods import NodeRecord
 F64 = npt.NDArray[np.float64]
 
 INSTANCES: Final = "max by (instance, nodename) (node_uname_info)"
+CONTAINERS: Final = '{container!="",container!="POD",pod!=""}'
 POD_CPU: Final = (
-    "1000 * sum by (namespace, pod, $on)"
-    ' (rate(container_cpu_usage_seconds_total{container!="",container!="POD",pod!=""}[$w]))'
+    f"1000 * sum by (namespace, pod, $on) (rate(container_cpu_usage_seconds_total{CONTAINERS}[$w]))"
+    f" and sum by (namespace, pod, $on) (container_cpu_usage_seconds_total{CONTAINERS} offset $w)"
 )
-POD_MEMORY: Final = (
-    "sum by (namespace, pod, $on)"
-    ' (container_memory_working_set_bytes{container!="",container!="POD",pod!=""})'
-)
+POD_MEMORY: Final = f"sum by (namespace, pod, $on) (container_memory_working_set_bytes{CONTAINERS})"
 FREE_SHARE: Final = "gpu_memory_free"
 
 
@@ -138,8 +136,8 @@ class Questioner:
         return done
 
     def _ages(self, report: SourceReport, values: LiveValues) -> F64:
-        """Age of an exporter's samples by row; a rate's window where it is not known."""
-        ages = np.full(len(values), self._window)
+        """Age of an exporter's samples by row and of none in the last; infinite where it tells nothing."""
+        ages = np.full(len(values) + 1, math.inf)
         for node, age in report.nodes.items():
             ages[values.row(node)] = age
         return ages
@@ -152,7 +150,7 @@ class Questioner:
         rows = np.fromiter((-1 if node is None else row(node) for node, _ in places), np.int64, count)
         columns = np.fromiter((column.get(of, -1) for _, of in places), np.int64, count)
         numbers = np.fromiter((s.number for s in series), np.float64, count)
-        return values.put_many(rows, columns, numbers, sampled[rows] if count else numbers)
+        return values.put_many(rows, columns, numbers, sampled[rows])
 
     def _devices(self, query: Query, series: list[Series]) -> dict[str, list[DeviceValue]]:
         found: dict[str, list[DeviceValue]] = defaultdict(list)
@@ -178,7 +176,7 @@ class Questioner:
                 if feature.name in NO_MIG:  # 0 under MIG says nothing
                     whole = () if node in self._partitioned else tuple(devices)
                     devices = {d: devices[d] for d in whole if (node, d) not in partitioned}
-                sampled = at - done.sources[query.source.name].nodes.get(node, self._window)
+                sampled = at - done.sources[query.source.name].nodes.get(node, math.inf)
                 value = reduce(feature, devices)
                 if value is not None:
                     values.put(node, COLUMN[feature.name], value, sampled)
@@ -186,11 +184,15 @@ class Questioner:
                     done.gpu_free[node] = (sampled, shares(devices))
 
     def _pods(self) -> dict[str, dict[PodName, PodUse]]:
-        """What each pod uses, by node; pods that are scraped twice are left out."""
+        """What each pod uses, by node.
+
+        Left out are pods that are scraped twice, and pods younger than the window: little of what they use is
+        in the node's rate yet, so the state adds what it knows of them.
+        """
         cpu, memory = (self._pod_values(promql) for promql in (POD_CPU, POD_MEMORY))
         pods: dict[str, dict[PodName, PodUse]] = defaultdict(dict)
-        for node, name in cpu.keys() | memory.keys():
-            pods[node][name] = PodUse(cpu.get((node, name)), memory.get((node, name)))
+        for (node, name), millicores in cpu.items():
+            pods[node][name] = PodUse(millicores, memory.get((node, name)))
         return pods
 
     def _pod_values(self, promql: str) -> dict[tuple[str, PodName], float]:

@@ -13,7 +13,8 @@ from shoal_client.collect.assemble import Assembler
 from shoal_client.collect.collector import Collector, CollectorSettings
 from shoal_client.collect.measured import Measured
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_simulations.control_plane import pod
+from shoal_client.state import LiveCluster
+from shoal_simulations.control_plane import node, pod
 
 from .conftest import TRAIN, WEB, train, until, versioned
 
@@ -103,6 +104,19 @@ def test_a_listener_that_fails_costs_nobody_else_the_metrics(site, nodes, delive
 
     Collector(site.client, nodes, [fails, delivered.append], SETTINGS).collect()
     assert len(delivered) == 1
+
+
+def test_the_first_round_waits_for_nodes_and_pods(site, delivered) -> None:
+    live = LiveCluster()
+    collector = Collector(site.client, live, [delivered.append], SETTINGS)
+    collector.collect()
+    assert delivered == [{}]
+    collector.start()
+    live.replace("Node", [versioned(node("odd-d", cpu=4, address="127.0.0.5"))])
+    live.replace("Pod", [])
+    until(lambda: len(delivered) == 2)
+    collector.stop()
+    assert delivered[1]["odd-d"].memory_bytes == 8 * 2**30
 
 
 def test_stop_ends_the_thread(collector, delivered) -> None:
