@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OLDEST = (1, 30)
 MOST_SKEW_SECONDS = 5.0
-RATE_WINDOW_SECONDS = 120.0
+WINDOW_SECONDS = 1.0  # only joins are looked at, not rates: series may be as young as this
 APPLY_CRDS = "kubectl apply -f deploy/crds/"
 ACTION_ROLES = {
     "cpu_quota": "placement",
@@ -207,7 +207,7 @@ class Doctor:
         from shoal_common.manifests import read_node
 
         nodes = {n.name: n for n in (read_node(Field("node", "", raw)) for raw in self._known.nodes)}
-        questions = Questioner(PrometheusClient(self._asked.prometheus), RATE_WINDOW_SECONDS)
+        questions = Questioner(PrometheusClient(self._asked.prometheus), WINDOW_SECONDS)
         questions.know(nodes)
         for source, report in questions.sources().items():
             yield _source(source, len(report.nodes), len(nodes), report.unmatched)
