@@ -262,16 +262,12 @@ class _Loop(threading.Thread):
                 return
 
     def _object(self, raw: msgspec.Raw, count: int) -> Mapping[str, Any]:
-        """An object of a list; no more than its identity where this version of it is known."""
+        """An object of a list, decoded as far as it is needed; other threads get their turn."""
         if count % GIVE_WAY == 0:
             time.sleep(0)
         if self._stopped.is_set():
             raise Transient("stopped")
-        identity = _read_head(raw).metadata
-        if self._live.holds(self._kind, identity.uid, identity.resourceVersion):
-            return {"metadata": msgspec.structs.asdict(identity)}
-        content: Mapping[str, Any] = _read(raw)
-        return content
+        return decoded(self._live, self._kind, raw)
 
     def _follow(self, version: str) -> None:
         """Watch from a version until the stream ends."""
@@ -316,6 +312,15 @@ class _Loop(threading.Thread):
         """The server is there and has told everything up to now."""
         self._live.touch(self._kind)
         WATCH_LAST_EVENT.labels(self._kind).set_to_current_time()
+
+
+def decoded(live: LiveCluster, kind: Kind, raw: msgspec.Raw | bytes) -> Mapping[str, Any]:
+    """An object of a list; no more than its identity where the state holds this version of it."""
+    identity = _read_head(raw).metadata
+    if live.holds(kind, identity.uid, identity.resourceVersion):
+        return {"metadata": msgspec.structs.asdict(identity)}
+    content: Mapping[str, Any] = _read(raw)
+    return content
 
 
 def _error(event: _Event) -> Exception:
