@@ -43,7 +43,9 @@ class LiveFeature:
 class Source:
     """An exporter: its oldest useful value and the expression that tells the age of its samples by node.
 
-    A node that this expression does not name has no values of the exporter.
+    A node that this expression does not name has no values of the exporter, nor has one that `steady` does not
+    name: it was not scraped a window ago, and PromQL divides by the whole window however little of it a series
+    covers.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Source:
     age: str
     max_age_seconds: float
     labels: tuple[str, ...] = NODE_LABELS
+    steady: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +91,19 @@ def expand(promql: str, window_seconds: float) -> str:
     return promql.replace("$on", ON).replace("$w", f"{window_seconds:g}s")
 
 
-def _age(series: str) -> str:
-    """Age of the newest sample where there was one a window ago: before that a rate is far too small.
-
-    PromQL divides by the whole window however little of it a series covers.
-    """
-    return f"max by ($on) (time() - timestamp({series})) and max by ($on) ({series} offset $w)"
-
-
-NODE_EXPORTER: Final = Source("node", "node exporter", _age("node_time_seconds"), 120.0)
+NODE_EXPORTER: Final = Source(
+    "node",
+    "node exporter",
+    "max by ($on) (time() - timestamp(node_time_seconds))",
+    120.0,
+    steady="max by ($on) (node_time_seconds offset $w)",
+)
 KUBELET: Final = Source(
-    "kubelet", "kubelet and its cAdvisor", _age('container_memory_working_set_bytes{id="/"}'), 180.0
+    "kubelet",
+    "kubelet and its cAdvisor",
+    'max by ($on) (time() - timestamp(container_memory_working_set_bytes{id="/"}))',
+    180.0,
+    steady='max by ($on) (container_memory_working_set_bytes{id="/"} offset $w)',
 )
 STATE: Final = Source(
     "state",

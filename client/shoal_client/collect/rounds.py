@@ -116,6 +116,8 @@ class Questioner:
     def ask(self, values: LiveValues, queries: Iterable[Query] = QUERIES) -> Round:
         """Ask each query once and store what is known."""
         done = Round(sources=self.sources())
+        for source in SOURCES:
+            self._leave_out_the_young(source, done.sources[source.name])
         ages = {name: self._ages(report, values) for name, report in done.sources.items()}
         devices: list[tuple[Query, dict[str, list[DeviceValue]], float]] = []
         for query in queries:
@@ -141,6 +143,11 @@ class Questioner:
         for node, age in report.nodes.items():
             ages[values.row(node)] = age
         return ages
+
+    def _leave_out_the_young(self, source: Source, report: SourceReport) -> None:
+        if source.steady:
+            steady = {node for node, _ in self._placed(self._instant(source.steady), source.labels)}
+            report.nodes = {node: age for node, age in report.nodes.items() if node in steady}
 
     def _store(self, query: Query, series: list[Series], sampled: F64, values: LiveValues) -> int:
         """Store one query's series, which were sampled at these times by row; how many exist twice."""
