@@ -43,9 +43,9 @@ class LiveFeature:
 class Source:
     """An exporter: its oldest useful value and the expression that tells the age of its samples by node.
 
-    A node that this expression does not name has no values of the exporter, nor has one that `steady` does not
-    name: it was not scraped a window ago, and PromQL divides by the whole window however little of it a series
-    covers.
+    A node that this expression does not name has no values of the exporter, nor has one that `steady` does
+    not name: it was not scraped a window ago, and PromQL divides by the whole window however little of it a
+    series covers.
     """
 
     name: str

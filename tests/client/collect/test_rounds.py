@@ -112,6 +112,18 @@ def test_ages_are_those_of_the_last_scrape(asked) -> None:
     assert found[1] < 10
 
 
+def test_rates_of_what_is_younger_than_the_window_are_unknown(site) -> None:
+    live, values = six_nodes(), LiveValues().copy(six_nodes().nodes)
+    asks = Questioner(site.client, 3600.0)
+    asks.know(live.nodes)
+    done = asks.ask(values)
+    assert "worker-a" in asks.sources()["node"].nodes  # the exporter is found all the same
+    assert value(values, "worker-a", "cpu_used") is None
+    assert value(values, "worker-a", "pods_cpu") is None
+    assert value(values, "worker-a", "machine_watts") == 184  # no rate
+    assert done.pods == {}
+
+
 def test_pods_use_what_their_containers_use(asked) -> None:
     pods = asked[0].pods["worker-a"]
     assert set(pods) == {("shop", "web-6d4b75cb6d-hx2lp"), ("ml", "train-0")}
