@@ -23,7 +23,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -51,33 +51,17 @@ from shoal_client.experience.records import (
     Source,
 )
 from shoal_client.experience.reward import Credit, NodeRates, Window
+from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import Choice, ExperienceStore, Unfinished
 from shoal_client.experience.watched import Live, watched
 from shoal_client.metrics import EXPERIENCE_DECISIONS, EXPERIENCE_OUTCOMES, EXPERIENCE_WAITING
 from shoal_common.cluster import P_CLASS, P_SLA
 from shoal_common.pods import PodRecord
 from shoal_common.tables import pod_row
-from shoal_common.twin.batch import RewardHorizon
 
 REASON_LENGTH: Final = 500
 SERVICE: Final = 0  # pod class
 LEARNED_NODES: Final = 200  # of one measurement, drawn at random: apps are met again and again
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How decisions are followed. Durations are monotonic."""
-
-    horizon: RewardHorizon = field(default_factory=RewardHorizon)
-    """How long a decision is credited; that of the twin."""
-    patience_seconds: float = 3_600.0
-    """An open attempt of which nothing is heard for so long is lost."""
-    candidate_bytes: int = 64 * 2**20
-    """Candidates of open attempts that are kept in full, since the bound node may be any of them."""
-    settle_seconds: float = 60.0
-    """A pod younger than this is not in what was measured."""
-    save_seconds: float = 600.0
-    """How often what is known of apps is stored."""
 
 
 @dataclass(slots=True)
@@ -128,7 +112,9 @@ class Attempts:
         self, pod: PodRecord, seen: Seen, chosen: int, source: Source, mode: Mode, policy: str,
         quota: tuple[float, float], at: float,
     ) -> None:  # fmt: skip
-        """Candidates were scored for a pod."""
+        """Candidates were scored for a pod; one without a UID cannot be followed."""
+        if not pod.uid:
+            return
         followed = self._pods.setdefault(pod.uid, _Pod())
         kept, kept_chosen = seen.reduced(chosen, self._rng)
         record = self._record(pod, followed, source, mode, policy)
@@ -149,6 +135,8 @@ class Attempts:
         self, pod: PodRecord, reason: str, source: Source, mode: Mode, policy: str, at: float
     ) -> None:
         """An attempt placed nothing."""
+        if not pod.uid:
+            return
         followed = self._pods.setdefault(pod.uid, _Pod())
         self._end_open(followed, SUPERSEDED)
         record, reason = self._record(pod, followed, source, mode, policy), reason[:REASON_LENGTH]
@@ -378,13 +366,16 @@ class Attempts:
         """Follow a pod on that an earlier process followed."""
         followed = self._pods.setdefault(left.uid, _Pod())
         followed.attempts = max(followed.attempts, left.attempt)
+        self._end_open(followed, SUPERSEDED)  # its end was decided and did not reach the disk
         if left.bound:
             if not left.closed:
                 self._close(left.id, Result(INTERRUPTED), final=False)
             followed.bound = _Bound(left.id, now, np.frombuffer(left.pod, "<f8"), None)
             self._left[left.uid] = now
             return
-        self._end_open(followed, SUPERSEDED)
+        if followed.bound is not None:
+            self._close(left.id, Result(SUPERSEDED), final=True)
+            return
         followed.open = OpenAttempt(left.id, None, left.seen, -1, left.chosen, left=True)
         self._hear(left.uid, now)
 

@@ -19,9 +19,10 @@ from typing import Final, final
 from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.apps import AppHistory
-from shoal_client.experience.attempts import Attempts, Settings
+from shoal_client.experience.attempts import Attempts
 from shoal_client.experience.choices import size
 from shoal_client.experience.records import F32, Mode, Seen, Source
+from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.experience.watched import Live
 from shoal_client.metrics import EXPERIENCE_DROPPED, EXPERIENCE_ERRORS
@@ -118,9 +119,9 @@ class Recorder:
     def flush(self, timeout: float) -> bool:
         """Wait until all calls so far are on disk; False where they are not by then."""
         taken = threading.Event()
-        begin = self._clock()
+        until = time.monotonic() + timeout
         self._line.put(taken.set)
-        return taken.wait(timeout) and self._store.flush(max(0.0, timeout - (self._clock() - begin)))
+        return taken.wait(timeout) and self._store.flush(max(0.0, until - time.monotonic()))
 
     def _put(self, weight: int, event: Callable[[], None]) -> None:
         """Put what is decided in line, unless the line holds too much."""

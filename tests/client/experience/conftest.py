@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from shoal_client.experience.apps import AppHistory
-from shoal_client.experience.attempts import Attempts, Settings
+from shoal_client.experience.attempts import Attempts
 from shoal_client.experience.reader import ExperienceReader
 from shoal_client.experience.records import Seen
+from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore, StoreConfig
 from shoal_common.cluster import MAX_GPUS, MAX_ZONES, NODE_COLUMNS, USE_COLUMNS, Cluster
 from shoal_common.decide import observe

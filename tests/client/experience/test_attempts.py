@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shoal_client.experience.attempts import Attempts, Settings
-from shoal_client.experience.store import ExperienceStore
+from shoal_client.experience.attempts import Attempts
+from shoal_client.experience.settings import Settings
+from shoal_client.experience.store import Choice, ExperienceStore
 from shoal_common.pods import PodStatus
 
 
@@ -291,3 +292,34 @@ def test_what_an_earlier_process_left_is_followed_on(tmp_path, world, new_pod):
             False,
             True,
         )
+
+
+def test_ends_that_did_not_reach_the_disk_are_made_up_for(world, new_pod):
+    """The process was killed between two writes: an attempt stands beside a bound or a later one."""
+    for uid, first, second in (("a", "bound", "open"), ("b", "open", "bound"), ("c", "open", "open")):
+        for number, state in enumerate((first, second), 1):
+            pending = new_pod(uid)
+            record = world.attempts._record(pending, _Followed(number - 1), "extender", "active", "digest")
+            world.store.decided(replace(record, seen=world.seen(pending), chosen=0))
+            if state == "bound":
+                world.store.bound(record.id, "node-0", 1.0, Choice(0))
+    assert world.store.flush(10)
+    directory, apps = world.store.path.parent, world.attempts._apps
+    world.store.stop()
+    with ExperienceStore(directory) as store:
+        world.store, world.attempts = store, Attempts(store, world.live, apps, Settings(), 0.0)
+        world.now = 0.0
+        for uid in "abc":
+            on_node = {} if uid == "c" else {"node_name": "node-0", "phase": "Running"}
+            world.change(None, new_pod(uid, **on_node))
+            world.change(world.live.pods[uid], None)
+        rows = [(row.decision.uid, row.result.outcome, row.final) for row in world.rows()]
+    assert rows == [
+        ("a", "deleted", True), ("a", "superseded", True), ("b", "superseded", True), ("b", "deleted", True),
+        ("c", "superseded", True), ("c", "gone", True),
+    ]  # fmt: skip
+
+
+class _Followed:
+    def __init__(self, attempts):
+        self.attempts = attempts

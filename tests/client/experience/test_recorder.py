@@ -14,9 +14,9 @@ from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience import recorder as module
 from shoal_client.experience.apps import AppHistory
-from shoal_client.experience.attempts import Settings
 from shoal_client.experience.reader import ExperienceReader
 from shoal_client.experience.recorder import Recorder
+from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.metrics import REGISTRY
 from shoal_common.decide import observe

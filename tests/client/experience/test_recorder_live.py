@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.apps import AppHistory
-from shoal_client.experience.attempts import Settings
 from shoal_client.experience.reader import ExperienceReader
 from shoal_client.experience.recorder import Recorder
+from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.experience.watched import watched
 from shoal_client.state import LiveCluster
