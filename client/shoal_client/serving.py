@@ -37,6 +37,7 @@ from shoal_client.serve.decider import Decider
 from shoal_client.serve.extender import Application, Extender
 from shoal_client.serve.guard import Guard
 from shoal_client.serve.guardrails import Guardrails
+from shoal_client.serve.heap import Heap
 from shoal_client.serve.payloads import Binding, MetaVictims
 from shoal_client.serve.scorer_grpc import ScorerServer
 from shoal_client.serve.server import Address, HttpServer, Tls
@@ -110,6 +111,7 @@ class ServingProcess:
         self.service = DecisionService(
             self.live, self.decider, self.guard, self.recorder, self.guardrails, self.breaker
         )
+        self._heap = Heap(lambda: self.live.synced)
         self._http = self._servers()
         self._grpc = ScorerServer(self.service, settings.grpc_socket) if settings.grpc_socket else None
         self.informer = Informer(self.api, self.live)
@@ -149,12 +151,12 @@ class ServingProcess:
     def _parts(self) -> list[Part]:
         """What runs beside the extender, in the order in which it starts."""
         optional = (self._grpc, self.collector, self._actuators)
-        needed = (self.leader, self.informer, self.operator, self.decider, self.guardrails, self.artifact)
-        return [*needed, *(part for part in optional if part is not None)]
+        needed = (self.leader, self.informer, self.operator, self.decider, self.guardrails)
+        return [self._heap, self.artifact, *needed, *(part for part in optional if part is not None)]
 
     def ready(self) -> str:
         """Why decisions cannot be made, "" where they can."""
-        if not self.live.synced:
+        if not (self.live.synced and self._heap.settled):
             return "the watch caches are not full yet"
         if self.settings.policy is not None and self.artifact.current is None:
             return "no policy is loaded"

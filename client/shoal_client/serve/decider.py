@@ -22,7 +22,7 @@ from shoal_client.serve.artifact_file import ArtifactFile, ServedPolicy
 from shoal_client.serve.drift import Drift, clipped_ratio
 from shoal_client.serve.guard import Reason
 from shoal_client.serve.live import I64, LiveState
-from shoal_common.cluster import F64, Mask, feasible_mask
+from shoal_common.cluster import F64, Cluster, Mask, feasible_mask
 from shoal_common.decide import Context, Decision, Embeddings, decide, observe
 from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
@@ -106,7 +106,7 @@ class Decider:
             rows = rows[known]
             seen = names if known.all() else [names[i] for i in np.flatnonzero(known).tolist()]
             row = pod_row(pod, self._live.apps(pod))
-            fits = self._feasible(pod, row, seen, rows)
+            fits = self._feasible(cluster, pod, row, seen, rows)
             mask = np.repeat(fits[:, None], served.profiles, axis=1)
             w = applied.weights.array()
             obs = observe(cluster, row, mask, w, self._context(), rows, embeddings.features)
@@ -130,9 +130,8 @@ class Decider:
             self._drift = Drift()
         return served, self._embeddings
 
-    def _feasible(self, pod: PodRecord, row: F64, names: Sequence[str], rows: I64) -> Mask:
+    def _feasible(self, cluster: Cluster, pod: PodRecord, row: F64, names: Sequence[str], rows: I64) -> Mask:
         """Which known nodes have room, bool[K]; what the tables do not tell is asked node by node."""
-        cluster = self._live.cluster
         fits = np.empty(len(rows), np.bool_)
         feasible_mask(cluster.node[rows], cluster.use[rows], cluster.gpu_free[rows], row, fits)
         if not pod.requests.keys() <= TABLED:

@@ -24,6 +24,7 @@ EPILOG = "Examples:  shoal bench engine --quick  |  shoal bench federation --jso
 WHAT = (
     "engine: placements and steps per second. federation: client tasks per second against Flower with Ray. "
     "extender: latency and rate of prioritize over HTTP. "
+    "informer: memory, lists, heartbeats and events of a live cluster's state. "
     "openb: allocation against the published FGD results. "
     "soak: a day of a live client's life, for memory and lost decisions."
 )
