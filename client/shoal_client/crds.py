@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CustomResourceDefinitions of our resources, generated from their models: `python -m shoal_client.crds`.
 
+Run it in the checkout; it also writes the table of fields in docs/operations/scheduling-policy.md.
+
 What the API server wants of a structural schema (apiextensions v1) and pydantic does not write: references
 resolved, no `title`, no null types, `const` as an enumeration, and `default: {}` for objects so that the
 defaults inside them apply.
@@ -8,8 +10,7 @@ defaults inside them apply.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from shoal_client.status import FederationMembershipStatus, SchedulingPolicyStat
 
 HEADER = (
     "# SPDX-License-Identifier: Apache-2.0\n# Generated from client/shoal_client/policy_spec.py by"
-    " `python -m shoal_client.crds deploy/crds`; do not edit.\n"
+    " `python -m shoal_client.crds`; do not edit.\n"
 )
+PAGE = Path("docs/operations/scheduling-policy.md")
+BEGIN, END = "<!-- fields: python -m shoal_client.crds -->", "<!-- end of fields -->"
 KEPT = ("type", "description", "enum", "pattern", "format", "required", "minLength", "maxLength", "minimum",
         "maximum", "maxItems", "minItems")  # fmt: skip
 
@@ -187,12 +190,49 @@ def rendered() -> dict[str, str]:
     }
 
 
-def main(folder: Path) -> None:
-    """Write the files into a folder."""
+def reference() -> str:
+    """Every field of a SchedulingPolicy's spec as a Markdown table."""
+    lines = [
+        "| field | values | default | meaning |",
+        "|---|---|---|---|",
+        *_rows(structural(SchedulingPolicySpec)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, node in schema.get("properties", {}).items():
+        path, element = prefix + name, node.get("items", node)
+        default = node.get("default")
+        if node["type"] != "object" or "properties" not in node:
+            shown = (
+                ""
+                if default is None
+                else f"`{str(default).lower() if default in (True, False) else default}`"
+            )
+            yield f"| `{path}` | {_values(node)} | {shown} | {node.get('description', '')} |"
+        elif node.get("description"):
+            yield f"| **`{path}`** | | | {node['description']} |"
+        yield from _rows(element, f"{path}[]." if "items" in node else f"{path}.")
+
+
+def _values(node: Mapping[str, Any]) -> str:
+    if "enum" in node:
+        return " ".join(f"`{value}`" for value in node["enum"])
+    if "minimum" in node:
+        return f"{node['type']}, {node['minimum']:g} to {node['maximum']:g}"
+    return "map of strings" if "additionalProperties" in node else str(node["type"])
+
+
+def main(folder: Path, page: Path | None = None) -> None:
+    """Write the files into a folder, and the table of fields into a page, between its markers."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in rendered().items():
         (folder / name).write_text(text)
+    if page is not None:
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n{reference()}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "deploy/crds"))
+    main(Path("deploy/crds"), PAGE)
