@@ -45,28 +45,42 @@ def train(
     or done again under the same ledger row.
     """
     import logging
-    import signal
     import sys
 
-    budget = budget_of(epsilon, delta, clip_norm, privacy)
+    budget, path = budget_of(epsilon, delta, clip_norm, privacy), socket or data / "trainer.sock"
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-
-    def end(*_: object) -> None:
-        raise SystemExit(0)  # a round that runs is broken off: nothing of it is lost or paid twice
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    _end_at_once_on_signals(path)
 
     from shoal_client.live_trainer import LiveConfig, LiveTrainer
     from shoal_client.trainer import TrainerServer
 
     config = LiveConfig(cluster, data / "experience", data / "training", budget)
-    server = TrainerServer(socket or data / "trainer.sock", LiveTrainer(config))
-    typer.echo(f"training for {cluster} at {socket or data / 'trainer.sock'}", err=True)
+    server = TrainerServer(path, LiveTrainer(config))
+    typer.echo(f"training for {cluster} at {path}", err=True)
     try:
         server.serve()
     finally:
         server.close()
+
+
+def _end_at_once_on_signals(path: Path) -> None:
+    """End on SIGTERM and SIGINT, whatever library the training thread is deep in.
+
+    A round that runs is broken off as by a crash, which loses nothing and pays nothing twice.
+    """
+    import os
+    import signal
+    import threading
+
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # for the threads to come as well
+
+    def wait() -> None:
+        signal.sigwait(signals)
+        path.unlink(missing_ok=True)
+        os._exit(0)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def budget_of(epsilon: float | None, delta: float, clip_norm: float | None, privacy: bool) -> Budget | None:
