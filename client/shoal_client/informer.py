@@ -163,8 +163,8 @@ class _Loop(threading.Thread):
         self._api, self._live, self._kind, self._resource = api, live, kind, resource
         self._settings, self._stopped = settings, stopped
         self._version: str | None = None  # to watch from; None: list first
-        self._list_from, self._listed = "0", ""  # the version to ask for, and the one that came
-        self._streams = True  # whether the server can send a list as a stream, as far as we know
+        self._listed = ""  # the version of the last list
+        self._streams = True  # whether the next list is to be a stream
         self._failures = 0
         self._watch: Watch | None = None
 
@@ -183,7 +183,7 @@ class _Loop(threading.Thread):
                     self._version = self._list()
                 self._follow(self._version)
             except Gone:
-                self._version, self._list_from = None, ""
+                self._version = None
                 self._pause("gone")
             except NotFound:
                 self._absent()
@@ -192,7 +192,7 @@ class _Loop(threading.Thread):
                 self._pause("error")
             except Exception:  # a bug must not end the thread: the state would grow old for ever
                 _log.exception("%s: list again", self._kind)
-                self._version, self._list_from = None, ""
+                self._version = None
                 self._pause("bug")
 
     def _pause(self, reason: str) -> None:
@@ -208,14 +208,13 @@ class _Loop(threading.Thread):
     def _absent(self) -> None:
         """The server does not have the kind; that is fine where it is optional."""
         self._live.replace(self._kind, ())
-        self._version, self._list_from = None, "0"
+        self._version = None
         self._stopped.wait(self._settings.absent_seconds * random.uniform(0.5, 1.0))
 
     def _list(self) -> str:
         """Replace the kind's objects by all that there are; the version to watch from."""
-        reason = "first" if self._list_from == "0" else "gone"
-        objects = self._streamed() if self._list_from == "0" and self._streams else self._paged()
-        self._live.replace(self._kind, objects)
+        reason = "gone" if self._listed else "first"
+        self._live.replace(self._kind, self._streamed() if self._streams else self._paged())
         RELISTS.labels(self._kind, reason).inc()
         CACHE_SYNCED.labels(self._kind).set(1)
         self._heard()
@@ -224,7 +223,8 @@ class _Loop(threading.Thread):
     def _streamed(self) -> Iterator[Mapping[str, Any]]:
         """All objects out of the server's cache as a stream: neither side holds the whole list at once.
 
-        A server that cannot do it refuses, or stays silent; the next attempt is a list in pages then.
+        A server that cannot do it refuses, or stays silent; the next attempt is a list in pages then. So it
+        is after a 410, when what the cache holds may be older than what is known.
         """
         self._streams = False
         with self._api.watch_raw(
@@ -240,21 +240,20 @@ class _Loop(threading.Thread):
                 if event.type == "ERROR":
                     raise _error(event)
                 if event.type == "BOOKMARK" and INITIAL_END in bytes(event.object):
-                    self._listed, self._streams = _read_head(event.object).metadata.resourceVersion, True
+                    self._listed = _read_head(event.object).metadata.resourceVersion
                     return
                 if event.type == "ADDED":
                     yield self._object(event.object, count)
         raise Transient(f"{self._kind}: the stream ended before the objects did")
 
     def _paged(self) -> Iterator[Mapping[str, Any]]:
-        """All objects in pages; in one where lists have outlived their continue tokens before."""
+        """All objects in pages; in one where lists have outlived their continue tokens before.
+
+        Of the latest version: from its cache (version 0) kube-apiserver sends a list of any size at once.
+        """
         token, limit = "", 0 if self._failures > 2 else self._settings.page
         while True:
-            page = _read_page(
-                self._api.list_raw(
-                    self._resource, limit=limit, continue_token=token, resource_version=self._list_from
-                )
-            )
+            page = _read_page(self._api.list_raw(self._resource, limit=limit, continue_token=token))
             for count, raw in enumerate(page.items or ()):
                 yield self._object(raw, count)
             token, self._listed = page.metadata.token, page.metadata.resourceVersion

@@ -165,20 +165,14 @@ class Api:
         namespace: str = "",
         limit: int = PAGE,
         continue_token: str = "",
-        resource_version: str = "",
         labels: str = "",
         fields: str = "",
         read_seconds: float = LIST_SECONDS,
     ) -> bytes:
-        """One page of a list as JSON bytes.
-
-        `resource_version` "" is the latest, "0" whatever the server has in its cache; kube-apiserver does not
-        heed the limit then.
-        """
+        """One page of a list of the latest version as JSON bytes; no more than `limit` objects, 0: all."""
         query = {
             "limit": str(limit),
             "continue": continue_token,
-            "resourceVersion": "" if continue_token else resource_version,
             "labelSelector": labels,
             "fieldSelector": fields,
         }
