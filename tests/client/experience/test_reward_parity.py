@@ -16,8 +16,9 @@ import pytest
 from shoal_client.collect.measured import Measured
 from shoal_client.experience.reward import NodeRates
 from shoal_common.cluster import N_GPU_WATTS, N_IDLE_WATTS, N_MAX_WATTS, POD_COLUMNS, Cluster
+from shoal_common.reward import ObjectiveWeights
 from shoal_common.twin.env import VectorEnv
-from shoal_common.twin.physics import S_IO
+from shoal_common.twin.physics import S_IO, Y_GPU_SHARING, Y_INTERFERENCE, Y_QUEUE
 from shoal_common.twin.scenarios import embedded_fleet
 from shoal_common.twin.state import D_END, E_NODE, E_POD, E_TIME, J_SUMS, J_USED, J_WATTS
 
@@ -33,11 +34,15 @@ class Tables:
         return self.cluster.names.index(name)
 
 
-@pytest.fixture(scope="module")
-def episode():
-    """Two hours of a twin under a mix of scorers, and what was measured at every 15 s."""
-    env = VectorEnv([replace(embedded_fleet()[0], seconds=7_200.0)], [5])
+def _run(seconds, contention=1.0):
+    """A twin under a mix of scorers, and what was measured at every 15 s.
+
+    `contention` multiplies how much pods disturb each other in that twin, which the estimator is not told.
+    """
+    env = VectorEnv([replace(embedded_fleet()[0], seconds=seconds)], [5])
     env.reset()
+    for column in (*range(Y_INTERFERENCE, Y_INTERFERENCE + 4), Y_QUEUE, Y_GPU_SHARING):
+        env.state.physics[0, 0, column] *= contention
     measured, last = [], -np.inf
     while not env.done.all():
         now, rates = float(env.clock[0]), env.state.rates[0]
@@ -47,6 +52,11 @@ def episode():
             last = now
         env.act(env.choose({"kube@1.36": 0.5, "random": 0.5}))
     return env, measured
+
+
+@pytest.fixture(scope="module")
+def episode():
+    return _run(7_200.0)
 
 
 def _events(env, measured):
@@ -123,3 +133,14 @@ def test_measured_use_improves_what_apps_are_known_to_use(episode):
         live, twin = _rewards(env, table)
         errors.append(np.sqrt(np.mean((live - twin) ** 2, axis=0)))
     assert (errors[0][:2] < errors[1][:2]).all()  # stranded capacity and QoS
+
+
+@pytest.mark.parametrize("contention", [0.5, 2.0])
+def test_a_wrong_contention_model_spoils_the_quality_term_alone(contention):
+    """Pods disturb each other half or twice as much as the estimator believes."""
+    live, twin = _rewards(*_run(3_600.0, contention))
+    correlations = [_correlation(live[:, term], twin[:, term]) for term in range(4)]
+    assert min(correlations[0], *correlations[2:]) > 0.94
+    assert 0.5 < correlations[1] < 0.99
+    weights = ObjectiveWeights().array()
+    assert _correlation(live @ weights, twin @ weights) > 0.97
