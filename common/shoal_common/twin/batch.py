@@ -102,10 +102,15 @@ class TwinConfig:
     perturbation: Perturbation = field(default_factory=Perturbation)
 
 
-def build_state(scenarios: list[Scenario], seeds: list[int], config: TwinConfig) -> State:
-    """Empty clusters at time 0 with the pods and faults that the seeds give; padded to the largest."""
+def build_state(
+    scenarios: list[Scenario], seeds: list[int], config: TwinConfig, arrivals: list[F64] | None = None
+) -> State:
+    """Empty clusters at time 0 with the pods and faults that the seeds give; padded to the largest.
+
+    `arrivals`, f64[M, TWIN_POD_COLUMNS] in order of arrival for each cluster, take the place of the pods.
+    """
     nodes = [s.node_rows for s in scenarios]
-    pods = [make_pods(s, seed) for s, seed in zip(scenarios, seeds, strict=True)]
+    pods = arrivals or [make_pods(s, seed) for s, seed in zip(scenarios, seeds, strict=True)]
     faults = [make_faults(s, seed) for s, seed in zip(scenarios, seeds, strict=True)]
     truth = default_physics()
     keys = [int(s.generator(3).integers(2**31)) for s in scenarios]

@@ -116,8 +116,12 @@ class VectorEnv:
         weights: ObjectiveWeights | None = None,
         config: TwinConfig | None = None,
         scorers: tuple[str, ...] = (),
+        arrivals: list[F64] | None = None,
     ) -> None:
-        """Build B clusters; `scorers` are compiled scorers whose scores the observations carry (`plugin`)."""
+        """Build B clusters; `scorers` are compiled scorers whose scores the observations carry (`plugin`).
+
+        `arrivals` are each cluster's pods instead of those that its seed gives (`build_state`).
+        """
         if len(scenarios) != len(seeds) or not scenarios:
             raise InputError(
                 "VectorEnv", "seeds", "must be one for each scenario", "give as many seeds as scenarios"
@@ -129,7 +133,8 @@ class VectorEnv:
         self._w64 = self.weights.array().astype(np.float64)
         self._w = np.repeat(self.weights.array()[None], len(scenarios), axis=0)
         self._full = np.ones((len(scenarios), 2), dtype=np.float32)
-        self.state: State = build_state(scenarios, seeds, self.config)
+        self._arrivals = arrivals
+        self.state: State = build_state(scenarios, seeds, self.config, arrivals)
 
     def __len__(self) -> int:
         return len(self.scenarios)
@@ -156,7 +161,7 @@ class VectorEnv:
 
     def reset(self) -> Observation:
         """Begin the same episode again."""
-        self.state = build_state(self.scenarios, self.seeds, self.config)
+        self.state = build_state(self.scenarios, self.seeds, self.config, self._arrivals)
         return self.observe()
 
     def observe(self) -> Observation:
