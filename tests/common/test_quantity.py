@@ -36,14 +36,14 @@ from shoal_common.quantity import milli_value, parse_quantity, value
         ("0.5Ki", Fraction(512)),
     ],
 )
-def test_accepted_forms_are_exact(text: str, expected: Fraction) -> None:
+def test_case_33_accepted_forms_are_exact(text: str, expected: Fraction) -> None:
     assert parse_quantity(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["1K", "1e", "", "1 Gi", "0x10", ".", "1ki", "1.2.3", "1e+", "Ki", "1_0", "\u0661"]
 )
-def test_other_forms_are_refused_with_a_sentence(text: str) -> None:
+def test_case_33_other_forms_are_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ValueError, match="is not a Kubernetes quantity: write"):
         parse_quantity(text)
 

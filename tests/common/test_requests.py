@@ -28,11 +28,11 @@ def pod(*containers: Json, init: list[Json] | None = None, **spec: object) -> Po
     return read_pod(Field("test", "pod", {"metadata": {"name": "p"}, "spec": body, "status": status}))
 
 
-def test_main_sidecar_and_overhead_add_up() -> None:
+def test_case_35_main_sidecar_and_overhead_add_up() -> None:
     assert pod(container("1"), init=[sidecar("1")], overhead={"cpu": "1"}).requests["cpu"] == 3000
 
 
-def test_a_large_init_container_sets_the_request() -> None:
+def test_case_35_a_large_init_container_sets_the_request() -> None:
     assert pod(container("1"), init=[container("7")]).requests["cpu"] == 7000
 
 
@@ -40,11 +40,11 @@ def test_init_containers_do_not_add_to_each_other() -> None:
     assert pod(container("1"), init=[container("3"), container("2")]).requests["cpu"] == 3000
 
 
-def test_a_sidecar_before_a_big_init_container_adds_to_it() -> None:
+def test_case_35_a_sidecar_before_a_big_init_container_adds_to_it() -> None:
     assert pod(container("1"), init=[sidecar("2"), container("7")]).requests["cpu"] == 9000
 
 
-def test_a_sidecar_after_it_does_not() -> None:
+def test_case_35_a_sidecar_after_it_does_not() -> None:
     assert pod(container("1"), init=[container("7"), sidecar("2")]).requests["cpu"] == 7000
 
 
