@@ -18,6 +18,7 @@ from typing import Final, final
 
 from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
+from shoal_client.experience import reward, watched
 from shoal_client.experience.apps import AppHistory
 from shoal_client.experience.attempts import Attempts
 from shoal_client.experience.choices import size
@@ -63,7 +64,9 @@ class Recorder:
         self.stop()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. What it would compile at its first event is compiled before, by the caller."""
+        reward.compile_kernels()
+        watched.compile_kernels()
         self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:

@@ -41,6 +41,8 @@ from shoal_common.cluster import (
     N_IDLE_WATTS,
     N_MAX_WATTS,
     N_SPEED,
+    NODE_COLUMNS,
+    P_CLASS,
     P_CPU_USE,
     P_IO_USE,
     POD_COLUMNS,
@@ -333,6 +335,19 @@ class NodeRates:
         scaled = np.clip(integral * (REWARD_SCALE * self._size / norm), -REWARD_BOUND, REWARD_BOUND)
         util, qos, energy, penalty = (float(x) for x in scaled)
         return util, qos, energy, penalty
+
+
+def compile_kernels() -> None:
+    """Compile (or load) what a first window needs, before anybody waits for the interpreter."""
+    node, pods, slots = np.ones(NODE_COLUMNS), np.ones((1, RUNNING_COLUMNS)), np.zeros(1, np.int32)
+    env, sums, physics = np.ones(ENV_COLUMNS), np.zeros(SUMS), default_physics()
+    pods[0, P_CLASS] = 0.0
+    sum_pods(sums, node, physics, pods, slots, 1, -1)
+    node_terms(node, physics, env, sums, pods, slots, 1, np.zeros(WORK), np.zeros(4))
+    queueing(node, physics, sums, pods[0])
+    stretch(node, physics, sums, pods[0])
+    watts(node, sums)
+    deep_watts(node)
 
 
 def _take(state: _Node, measured: Measured | None) -> None:

@@ -18,8 +18,10 @@ import numpy as np
 from shoal_client.experience.records import F64, I64, KEPT, Seen
 from shoal_common.cluster import (
     MAX_GPUS,
+    MAX_ZONES,
     N_GPUS,
     N_ZONES,
+    NODE_COLUMNS,
     P_CLASS,
     P_CPU,
     P_CPU_USE,
@@ -27,6 +29,7 @@ from shoal_common.cluster import (
     P_GPUS,
     P_IO_USE,
     P_MEMORY,
+    POD_COLUMNS,
     U_CPU,
     U_CPU_NONZERO,
     U_CPU_WANTED,
@@ -39,6 +42,7 @@ from shoal_common.cluster import (
     U_PODS,
     U_REMAINING,
     U_UP,
+    USE_COLUMNS,
     Cluster,
     feasible_mask,
     nonzero_cpu,
@@ -92,6 +96,13 @@ def watched(
     mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=1.0 + live.pending, phase=phase)
     obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
     return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
+
+
+def compile_kernels() -> None:
+    """Compile (or load) what a first watched bind needs, beside what every decision does."""
+    rows = np.ones((1, NODE_COLUMNS)), np.ones((1, USE_COLUMNS)), np.zeros((1, MAX_GPUS))
+    feasible_mask(*rows, np.ones(POD_COLUMNS), np.zeros(1, np.bool_))
+    take_off(rows[0][0], rows[1][0], rows[2][0], np.zeros((MAX_ZONES, 2)), np.zeros(POD_COLUMNS))
 
 
 def take_off(node: F64, use: F64, gpu: F64, zone: F64, pod: F64) -> None:
