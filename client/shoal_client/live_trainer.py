@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from shoal_client.experience.records import KEPT
 from shoal_client.experience.source import LiveSource
+from shoal_client.limits import forbidden, read_limits
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
+from shoal_common.errors import BudgetExhausted
 from shoal_common.learners.federated import Budget, FederatedLearning, Scalar
 from shoal_common.replay import Replay, ReplayConfig
 
@@ -66,6 +68,9 @@ class LiveTrainer:
             BudgetExhausted: the cluster gives nothing away any more.
             InputError: a setting or file is wrong.
         """
+        why = forbidden(read_limits(self._config.directory), self._config.directory / "ledger.jsonl")
+        if why:
+            raise BudgetExhausted(why)
         wanted = config.run, FederatedLearning.parse(settings)
         if self._trainer is None or self._made != wanted:
             self._trainer = self._make(*wanted)

@@ -79,6 +79,23 @@ def read_standing(ledger: Path, delta: float | None = None) -> Standing:
     return Standing(max(row.round for row in kept.rows), spent, delta or last.delta)
 
 
+@final
+class LedgerStanding:
+    """The standing of a ledger, read again when the file changes."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger, self._known = ledger, Standing()
+        self._stamp: tuple[int, int] | None = None
+
+    def __call__(self) -> Standing:
+        """The standing now."""
+        found = self._ledger.stat() if self._ledger.exists() else None
+        stamp = None if found is None else (found.st_mtime_ns, found.st_size)
+        if stamp != self._stamp:
+            self._known, self._stamp = read_standing(self._ledger), stamp
+        return self._known
+
+
 def membership_status(
     obj: Mapping[str, Any],
     standing: Standing,

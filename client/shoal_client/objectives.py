@@ -11,9 +11,11 @@ ICLR 2019), in log space and bounded so that an unreachable target cannot crowd 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from shoal_client.collect.measured import Measured
 from shoal_client.policies import AppliedPolicy
 from shoal_common.reward import ObjectiveWeights
 
@@ -27,6 +29,20 @@ class Outcomes:
 
     sla_violations: float | None = None  # share of ended pods over their SLA
     power_watts: float | None = None  # of all nodes
+
+
+@final
+class PowerMeter:
+    """The power of all nodes, from what was measured last; not known while it is not known of every node."""
+
+    def __init__(self) -> None:
+        self.watts: float | None = None
+
+    def measured(self, table: Mapping[str, Measured]) -> None:
+        """Take up one round of the collector."""
+        found = [measured.watts for measured in table.values()]
+        known = [watts for watts in found if watts is not None]
+        self.watts = sum(known) if known and len(known) == len(found) else None
 
 
 @final

@@ -23,6 +23,7 @@ import kopf
 
 from shoal_client.actuate.events import Events, Regarding
 from shoal_client.kube_api import MEMBERSHIPS, SCHEDULING_POLICIES, Api, NotFound, Refused, Resource
+from shoal_client.limits import Limits
 from shoal_client.membership import Memberships, Standing, membership_status
 from shoal_client.metrics import OPERATOR_ERRORS, OPERATOR_SYNCED, POLICY_MODE
 from shoal_client.objectives import Adaptation, Outcomes
@@ -55,7 +56,8 @@ class Operator:
     """Watches SchedulingPolicies and FederationMemberships and reports on them, between `start` and `stop`.
 
     `serving` says what is loaded and what is wrong with it, `standing` where the cluster stands in its
-    federation, `outcomes` what adaptive objectives go by. All are called from the operator's own thread.
+    federation, `outcomes` what adaptive objectives go by; `publish` is told what the trainer may do. All are
+    called from the operator's own thread.
     """
 
     def __init__(
@@ -68,11 +70,14 @@ class Operator:
         memberships: Memberships | None = None,
         standing: Callable[[], Standing] = Standing,
         outcomes: Callable[[], Outcomes] = Outcomes,
+        publish: Callable[[Limits], object] = lambda limits: None,
         instance: str = "shoal-client",
     ) -> None:
         self._api, self._leader, self._serving = api, leader, serving
         self.policies, self.memberships = policies, memberships or Memberships()
         self._standing, self._outcomes, self._adaptation = standing, outcomes, Adaptation()
+        self._publish = publish
+        self._limits: Limits | None = None
         self._events = Events(api, instance)
         self._written: dict[str, Mapping[str, Any]] = {}
         self._installed, self._changed, self._stop = threading.Event(), threading.Event(), threading.Event()
@@ -116,6 +121,7 @@ class Operator:
         """Write every status that is not as it should be, if we lead; say in an event what changed."""
         serving, now = self._serving(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         _measure(self.policies)
+        self._limit()
         for entry in self.policies.entries().values():
             status = policy_status(entry, serving, now)
             if self._write(SCHEDULING_POLICIES, entry.obj, status):
@@ -160,7 +166,7 @@ class Operator:
                     self._adapt()
                     adapt_at = time.monotonic() + RESYNC_SECONDS
                 self.report()
-            except ShoalError as error:
+            except (ShoalError, OSError) as error:
                 self._failed("report", error)
             self._changed.wait(RETRY_SECONDS)
             self._changed.clear()
@@ -172,6 +178,14 @@ class Operator:
                 weights = self._adaptation.step(entry.applied, outcomes)
                 if weights != entry.applied.weights:
                     self.policies.adapt(name, weights)
+
+    def _limit(self) -> None:
+        """Tell the trainer what it may do, when that changes; before the first list it is not known."""
+        budget = self.policies.privacy()
+        limits = Limits(budget.epsilon if budget else None, self.memberships.suspended())
+        if self.policies.synced and limits != self._limits:
+            self._publish(limits)
+            self._limits = limits
 
     def _write(self, resource: Resource, obj: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
         """Apply a status unless it is there already or on its way to us; whether it was written."""

@@ -20,6 +20,7 @@ from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.chooser import PolicyChooser
 from shoal_client.actuate.leader import Leader, LeaseSettings
 from shoal_client.actuate.pod_use import MeasuredUse
+from shoal_client.actuate.twin_gain import TwinGain
 from shoal_client.actuate.webhook import WebhookSettings
 from shoal_client.collect.collector import Collector
 from shoal_client.collect.prometheus import PrometheusClient
@@ -28,6 +29,9 @@ from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.informer import Informer
 from shoal_client.kube_api import PODS, connect
+from shoal_client.limits import Limits, write_limits
+from shoal_client.membership import LedgerStanding, Standing
+from shoal_client.objectives import Outcomes, PowerMeter
 from shoal_client.operator import Operator
 from shoal_client.policies import Policies
 from shoal_client.policy_spec import Mode
@@ -76,6 +80,7 @@ class ServeSettings:
     tls: Tls | None = None
     grpc_socket: Path | None = None
     store: Path | None = None
+    training: Path | None = None
     namespace: str = ""
     preempt: bool = False
     actuate: bool = False
@@ -116,9 +121,10 @@ class ServingProcess:
         self._grpc = ScorerServer(self.service, settings.grpc_socket) if settings.grpc_socket else None
         self.informer = Informer(self.api, self.live)
         self.pod_use = MeasuredUse(self.live)
+        self.power = PowerMeter()
         self.collector = self._collector()
         self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace or "default", self._instance))
-        self.operator = Operator(self.api, self.policies, self.leader, self.serving, instance=self._instance)
+        self.operator = self._operator()
         self._actuators = self._actuation() if settings.actuate else None
         self.live.subscribe(self.guardrails.pod_changed)
 
@@ -204,11 +210,28 @@ class ServingProcess:
     def _victims(self, asked: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
         return allowed_victims(asked, self.live.pods.__contains__, not self.settings.preempt)
 
+    def _operator(self) -> Operator:
+        training = self.settings.training
+        return Operator(
+            self.api,
+            self.policies,
+            self.leader,
+            self.serving,
+            standing=Standing if training is None else LedgerStanding(training / "ledger.jsonl"),
+            outcomes=lambda: Outcomes(self.guardrails.sla_violations(), self.power.watts),
+            publish=self._publish,
+            instance=self._instance,
+        )
+
+    def _publish(self, limits: Limits) -> None:
+        if self.settings.training is not None:
+            write_limits(self.settings.training, limits)
+
     def _collector(self) -> Collector | None:
         if not self.settings.prometheus:
             return None
         client = PrometheusClient(self.settings.prometheus)
-        listeners = [self.live.measure, self.pod_use.measured]
+        listeners = [self.live.measure, self.power.measured, self.pod_use.measured]
         listeners += [self.recorder.measured] if self.recorder else []
         return Collector(client, self.live, listeners)
 
@@ -217,7 +240,8 @@ class ServingProcess:
         chooser = PolicyChooser(self.live, self.decider, self.guard, self.pod_use)
         pod_use = self.pod_use.cores if self.settings.prometheus else None
         settings = ActuatorSettings(self._instance, self._webhook(), self.settings.mig_config_map)
-        return Actuators(self.api, self.leader, self.live, authority, chooser, settings, pod_use)
+        gain = TwinGain(self.live, authority)
+        return Actuators(self.api, self.leader, self.live, authority, chooser, settings, pod_use, gain)
 
     def _webhook(self) -> WebhookSettings | None:
         """The mutating webhook, where it is asked for."""

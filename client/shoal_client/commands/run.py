@@ -84,13 +84,14 @@ def programs(data: Path, serve: Sequence[str], train: Sequence[str], nice: int) 
     shoal = [sys.executable, "-c", SHOAL, "client"]
     first, second = shares(frozenset(os.sched_getaffinity(0)))
     store = [] if "--store" in serve else ["--store", str(data / "experience")]
+    training = ["--training", str(data / "training")]
 
     def trains() -> bool:
         ask(data / "trainer.sock", {"ask": "ping"}, silent_seconds=PROBE_TIMEOUT_SECONDS)
         return True
 
     return [
-        Program("serve", [*shoal, "serve", *store, *serve], serves(serve), cpus=first),
+        Program("serve", [*shoal, "serve", *store, *training, *serve], serves(serve), cpus=first),
         Program("train", [*shoal, "train", *train], trains, nice, second),
     ]
 

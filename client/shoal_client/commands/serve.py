@@ -43,6 +43,10 @@ def serve(
     ] = None,
     prometheus: Annotated[str, typer.Option(help="URL of a Prometheus server.")] = "",
     store: Annotated[Path | None, typer.Option(help="Directory of the experience store.")] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(help="The trainer's directory: its ledger is reported, limits are put there."),
+    ] = None,
     mode: Annotated[
         DefaultMode, typer.Option(help="Mode while the cluster has no SchedulingPolicy.")
     ] = DefaultMode.SHADOW,
@@ -108,6 +112,7 @@ def serve(
         tls=_tls(tls_cert, tls_key, client_ca),
         grpc_socket=grpc_socket,
         store=store,
+        training=training,
         namespace=namespace,
         preempt=preempt,
         actuate=actuate,

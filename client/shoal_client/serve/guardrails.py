@@ -145,6 +145,14 @@ class Guardrails:
             if track is not None:
                 self._follow(track, before, after, at)
 
+    def sla_violations(self, window_seconds: float = 600.0) -> float | None:
+        """Share of the pods that ended within the window that were over their SLA; None where none ended."""
+        since = self._clock() - window_seconds
+        with self._mutex:
+            cohorts = [*self._served.values(), *self._shadow.values()]
+            late = [value for cohort in cohorts for at, value in cohort.late if at >= since]
+        return _mean(late) if late else None
+
     def check(self) -> None:
         """Hold every served policy's figures against its baseline, and take back what is worse."""
         for name, entry in self._policies.entries().items():
