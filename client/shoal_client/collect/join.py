@@ -15,7 +15,9 @@ import msgspec
 from shoal_common.pods import NodeRecord
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-CACHED: Final = 100_000
+CACHED: Final = 200_000
+
+Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def host(address: str) -> str:
@@ -35,7 +37,7 @@ class AddressBook:
         """`instances` maps an `instance` to the host name behind it (`node_uname_info`)."""
         self._table: dict[str, str | None] = {}
         self._nodes: dict[tuple[str, ...], str | None] = {}
-        self._places: dict[tuple[tuple[str, ...], str], dict[bytes, tuple[str | None, str]]] = {}
+        self._places: dict[Labels, dict[bytes, tuple[str | None, tuple[str, ...]]]] = {}
         for name, node in nodes.items():
             for address in {host(a) for a in (*node.addresses, node.labels.get(HOSTNAME, "")) if a}:
                 self._table[address] = None if address in self._table else name
@@ -62,10 +64,10 @@ class AddressBook:
         return None
 
     def places(
-        self, metrics: Iterable[msgspec.Raw], keys: tuple[str, ...], label: str = ""
-    ) -> list[tuple[str | None, str]]:
-        """The node of each series and the value of one more label, from labels as they came."""
-        known = self._places.setdefault((keys, label), {})
+        self, metrics: Iterable[msgspec.Raw], keys: tuple[str, ...], also: tuple[str, ...] = ()
+    ) -> list[tuple[str | None, tuple[str, ...]]]:
+        """The node of each series and the values of the labels `also`, from labels as they came."""
+        known = self._places.setdefault((keys, also), {})
         if len(known) > CACHED:
             known.clear()
         found = []
@@ -73,6 +75,7 @@ class AddressBook:
             place = known.get(metric)
             if place is None:
                 labels = msgspec.json.decode(metric, type=dict[str, str])
-                place = known[metric] = self.node(labels, keys), labels.get(label, "")
+                place = self.node(labels, keys), tuple([labels.get(name, "") for name in also])
+                known[metric] = place
             found.append(place)
         return found

@@ -151,8 +151,11 @@ class Questioner:
 
     def _store(self, query: Query, series: list[Series], sampled: F64, values: LiveValues) -> int:
         """Store one query's series, which were sampled at these times by row; how many exist twice."""
-        places = self._book.places((s.metric for s in series), query.source.labels, query.label)
-        column = {of: COLUMN[feature.name] for of, feature in query.index.items()}
+        also = (query.label,) if query.label else ()
+        places = self._book.places((s.metric for s in series), query.source.labels, also)
+        column: dict[tuple[str, ...], int] = {
+            (of,) if also else (): COLUMN[feature.name] for of, feature in query.index.items()
+        }
         count, row = len(series), values.row
         rows = np.fromiter((-1 if node is None else row(node) for node, _ in places), np.int64, count)
         columns = np.fromiter((column.get(of, -1) for _, of in places), np.int64, count)
@@ -204,11 +207,11 @@ class Questioner:
 
     def _pod_values(self, promql: str) -> dict[tuple[str, PodName], float]:
         found: dict[tuple[str, PodName], list[float]] = defaultdict(list)
-        for s in self._instant(promql):
-            labels = s.labels
-            node = self._book.node(labels, KUBELET.labels)
+        series = self._instant(promql)
+        places = self._book.places((s.metric for s in series), KUBELET.labels, ("namespace", "pod"))
+        for (node, pod), s in zip(places, series, strict=True):
             if node is not None and math.isfinite(s.number):
-                found[node, (labels.get("namespace", ""), labels.get("pod", ""))].append(s.number)
+                found[node, (pod[0], pod[1])].append(s.number)
         return {key: numbers[0] for key, numbers in found.items() if len(numbers) == 1}
 
     def look_back(self, values: LiveValues, queries: Iterable[Query]) -> None:
