@@ -269,6 +269,8 @@ class Attempts:
 
     def _ended(self, bound: _Bound, pod: PodRecord, outcome: str, reason: str, at: float) -> None:
         """The pod of a bound attempt has ended: close it, or bring its outcome up."""
+        if bound.killed and outcome not in COSTLY:
+            outcome = OOM
         slowdown = self._slowdown(pod, bound.row) if outcome == SUCCEEDED else math.nan
         if bound.window is None:
             result = Result(outcome, reason, slowdown=slowdown, sla_met=within(slowdown, bound.row[P_SLA]))

@@ -301,10 +301,12 @@ def _run(connection: sqlite3.Connection, statement: Statement) -> None:
 
 
 def _finish(connection: sqlite3.Connection, number: int, result: Result) -> None:
+    """Bring a closed decision up; what is not known now stays as it was known."""
     _set(
         connection, number,
-        "final = 1, outcome = ?, reason = ?, started_at = ?, ready_at = ?, ended_at = ?, slowdown = ?, "
-        "sla_met = ?",
+        "final = 1, outcome = ?, reason = ?, started_at = coalesce(nullif(?, 0), started_at), "
+        "ready_at = coalesce(nullif(?, 0), ready_at), ended_at = coalesce(nullif(?, 0), ended_at), "
+        "slowdown = coalesce(?, slowdown), sla_met = coalesce(?, sla_met)",
         result.outcome, result.reason, result.started_at, result.ready_at, result.ended_at,
         _number(result.slowdown), result.sla_met,
     )  # fmt: skip

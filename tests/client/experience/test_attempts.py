@@ -253,7 +253,13 @@ def test_a_container_killed_for_memory_costs_once_while_the_pod_runs_on(world, n
     world.at(301)
     (row,) = world.rows()
     assert (row.result.outcome, row.final) == ("oom", False)
-    assert row.result.reward[3] == pytest.approx(-6) or row.result.reward[3] < -0.5
+    assert row.result.reward[3] < -0.5
+    world.change(bound, None)
+    (after,) = world.rows()
+    assert (after.result.outcome, after.final) == ("oom", True)
+    assert after.result.slowdown == row.result.slowdown >= 1
+    assert after.result.sla_met
+    assert after.result.reward == row.result.reward
 
 
 def test_what_an_earlier_process_left_is_followed_on(tmp_path, world, new_pod):
