@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shoal_client.crds import definitions, main, rendered
+from shoal_client.crds import BEGIN, END, PAGE, definitions, main, reference, rendered
 from shoal_client.policy_spec import SchedulingPolicySpec, read_spec
 from shoal_simulations.control_plane.api import ApiServer
 from shoal_simulations.control_plane.failures import ApiError
@@ -105,3 +105,8 @@ def test_case_63_an_old_definition_is_upgraded_and_its_objects_stay_valid() -> N
             server.patch("schedulingpolicies", "a", {"spec": {"priority": 5000}})
         stored = server.get("customresourcedefinitions", new["metadata"]["name"])["spec"]
         assert stored["conversion"] == {"strategy": "None"}
+
+
+def test_the_table_of_the_page_is_what_the_models_say() -> None:
+    page = (ROOT / PAGE).read_text()
+    assert page.partition(BEGIN)[2].partition(END)[0] == f"\n{reference()}"
