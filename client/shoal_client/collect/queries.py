@@ -16,7 +16,8 @@ from typing import Final, Literal
 NODE_LABELS: Final = ("node", "kubernetes_node", "Hostname", "hostname", "instance")
 """Labels that may tell the node, most trusted first; an address is looked up with and without its port."""
 
-ON: Final = ",".join(("job", *NODE_LABELS))
+ON: Final = ",".join(("job", "replica", "prometheus_replica", *NODE_LABELS))
+"""With what tells two scrapes of the same exporter apart, so that a sum never counts one twice."""
 
 TURNS: Final = 4
 """Queries that no decision rests on are asked in one of so many rounds."""
