@@ -56,9 +56,12 @@ check: $(READY) ## lint, format, types, import contracts, repository rules
 bench: $(READY) ## speed, side by side with peers
 	$(BIN)/shoal bench engine
 	$(BIN)/shoal bench federation
+	$(BIN)/shoal bench extender
+	$(BIN)/shoal bench soak
 
 docs: $(READY) ## write the generated reference pages; check links and commands of every page
 	$(BIN)/python -m shoal_simulations.fleet_reference > docs/fleet.md
+	$(BIN)/python -m shoal_client.collect.features > docs/live-features.md
 	$(BIN)/pytest -q tests/repository/test_docs.py
 
 clean: ## remove caches and runs (the venv stays)
