@@ -71,7 +71,11 @@ def run(quick: bool, nodes: int | None = None, policy: Path | None = None) -> di
         artifact = policy or untrained(Path(folder))
         for count, names, budget in sizes:
             rows.append(_size(Path(folder), artifact, count, names, budget, seconds))
-        extra = {} if quick or nodes else _sensitivity(Path(folder), artifact)
+        extra = {}
+        if not quick and nodes is None:
+            from shoal_simulations.benchmarks import extender_sensitivity
+
+            extra = extender_sensitivity.run(Path(folder), artifact)
     first = rows[0]
     return {
         "p50_ms": first["p50_ms"],
@@ -135,19 +139,24 @@ def name(i: int) -> str:
 
 
 @contextmanager
-def served(api: ApiServer, folder: Path, artifact: Path, *options: str) -> Iterator[Target]:
-    """`shoal client serve` on a core of its own, ready to answer; everything else keeps off it."""
+def served(api: ApiServer, folder: Path, artifact: Path, cgroup: Path | None = None) -> Iterator[Target]:
+    """`shoal client serve` on a core of its own, ready to answer; everything else keeps off it.
+
+    `cgroup` is a cgroup.procs file that it is written into. Raises Fatal when it does not get ready.
+    """
     cores = sorted(os.sched_getaffinity(0))
     own, others = {cores[0]}, set(cores[1:]) or {cores[0]}
     command = [
         sys.executable, "-c", CLIENT, "client", "serve", "--mode", "active", "--listen", "127.0.0.1:0",
-        "--kubeconfig", str(api.kubeconfig(folder / "kubeconfig")), "--policy", str(artifact), *options,
+        "--kubeconfig", str(api.kubeconfig(folder / "kubeconfig")), "--policy", str(artifact),
     ]  # fmt: skip
     os.sched_setaffinity(0, others)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = (folder / "serve.log").open("w+b")
     process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
     os.sched_setaffinity(process.pid, own)  # before it starts a thread, which would keep the others' cores
+    if cgroup is not None:
+        cgroup.write_text(str(process.pid))
     try:
         yield Target(_ready(process, folder / "serve.log"), (own, others), process)
     finally:
@@ -276,7 +285,3 @@ def _ask(port: int, template: Path, connections: int, seconds: int) -> Took:
     us = np.array(times) * 1e6
     spread = (float(np.percentile(us, 50)), float(np.percentile(us, 99)), float(us.max()))
     return Took(len(times), 1e6 * (time.monotonic() - begin), len(failed), *spread)
-
-
-def _sensitivity(folder: Path, artifact: Path) -> dict[str, Any]:
-    return {}
