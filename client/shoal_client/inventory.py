@@ -16,7 +16,7 @@ from shoal_client.collect.measured import Measured
 from shoal_client.live_tables import LiveTables
 from shoal_client.metrics import RESERVATIONS_EXPIRED
 from shoal_client.node_health import NodeHealth, rejected_by_kubelet
-from shoal_client.node_state import UNKNOWN, Held, Measurement, NodeState
+from shoal_client.node_state import UNKNOWN, Asked, Held, Measurement, NodeState
 from shoal_client.reading import TopologyRecord
 from shoal_client.reservations import Reservations
 from shoal_common.cluster import Cluster
@@ -53,6 +53,8 @@ class Inventory:
         self._dirty: set[str] = set()
         self._changed: set[int] = set()
         self._measured_at: float | None = None
+        nobody = PodRecord("")
+        self._asking = nobody, Asked.of(nobody)
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -75,7 +77,7 @@ class Inventory:
             self._return(state)
         if before is not None and before.ready and not record.ready:
             self.health.flapped(record.name, now)
-        state.record, state.uid = record, record.uid
+        state.set(record)
         if state.row < 0:
             state.row = self._tables.rows.get(record.name, -1)
         if state.row < 0:
@@ -190,8 +192,10 @@ class Inventory:
 
     def insufficient(self, node: str, pod: PodRecord, gone: str = "") -> tuple[str, ...]:
         """What a node lacks for a pod; see `NodeState.insufficient`."""
+        if pod is not self._asking[0]:  # many nodes are asked for one pod after the other
+            self._asking = pod, Asked.of(pod)
         state = self._states.get(node)
-        return (UNKNOWN,) if state is None else state.insufficient(pod, gone)
+        return (UNKNOWN,) if state is None else state.insufficient(self._asking[1], gone)
 
     def put_topology(self, record: TopologyRecord, now: float) -> None:
         """Take up what is free in a node's NUMA zones."""

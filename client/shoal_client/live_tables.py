@@ -17,7 +17,6 @@ import numpy.typing as npt
 from shoal_client.node_state import NodeState
 from shoal_common.cluster import MAX_GPUS, MAX_ZONES, NODE_COLUMNS, USE_COLUMNS, Cluster
 from shoal_common.pods import NodeRecord
-from shoal_common.tables import fill_node
 
 I64 = npt.NDArray[np.int64]
 LEAST_ROWS: Final = 16
@@ -82,7 +81,6 @@ class LiveTables:
         if state.record is None:
             return False
         node, use, gpu, zone = self._scratch
-        fill_node(state.record, node)
         state.fill(node, use, gpu, zone, failures, now)
         c, row, changed = self._cluster, state.row, False
         for table, fresh in ((c.node, node), (c.use, use), (c.gpu_free, gpu), (c.zone_free, zone)):

@@ -23,6 +23,7 @@ from shoal_common.cluster import (
     MAX_ZONES,
     N_GPUS,
     N_ZONES,
+    NODE_COLUMNS,
     P_DURATION,
     U_CPU_WANTED,
     U_FAILURES,
@@ -36,7 +37,7 @@ from shoal_common.cluster import (
 )
 from shoal_common.kube.node_resources_fit import NATIVE, scalar
 from shoal_common.pods import NodeRecord, PodRecord
-from shoal_common.tables import UNKNOWN_REMAINING, App, fill_use, load_row, pod_row
+from shoal_common.tables import UNKNOWN_REMAINING, App, fill_node, fill_use, load_row, pod_row
 
 FULL: Final = "Too many pods"
 UNKNOWN: Final = "node(s) not found"
@@ -65,6 +66,25 @@ class Held:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks of any node, computed once for all nodes."""
+
+    uid: str
+    wanted: tuple[tuple[str, int], ...]  # in kube-scheduler's order
+    shares: tuple[Demand, ...]  # of devices that several pods share; () where none or MIG's slices
+
+    @classmethod
+    def of(cls, pod: PodRecord) -> Asked:
+        """What a pod asks for."""
+        requests = pod.requests
+        names = (*NATIVE, *sorted(filter(scalar, requests)))
+        asked = demands(requests, pod.annotations)
+        shared = any(milli < MILLI for milli, _ in asked) and not any(map(mig_milli, requests))
+        wanted = tuple((name, amount) for name in names if (amount := requests.get(name, 0)) > 0)
+        return cls(pod.uid, wanted, asked if shared else ())
+
+
 @dataclass(slots=True)
 class Measurement:
     """What was measured on a node, and when it arrived (monotonic)."""
@@ -78,14 +98,15 @@ class NodeState:
     """A node's pods and sums; not thread-safe."""
 
     __slots__ = (
-        "demand", "former", "load", "measured", "name", "nonzero", "pods", "record", "requested", "reserved",
-        "row", "topology", "topology_at", "uid",
+        "demand", "devices", "former", "load", "measured", "name", "node", "nonzero", "pods", "record",
+        "requested", "reserved", "row", "topology", "topology_at", "uid",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name, self.row = name, -1
         self.record: NodeRecord | None = None
         self.uid = ""  # of the record, or of the last one
+        self.node, self.devices = np.zeros(NODE_COLUMNS), 0  # its row, and how many devices it has
         self.pods: dict[str, Held] = {}
         self.reserved: dict[str, Held] = {}
         self.former: set[str] = set()  # uids of pods on an earlier node of this name
@@ -131,14 +152,18 @@ class NodeState:
             self.take(uid, reserved=True)
         self.record, self.measured, self.topology, self.row = None, None, None, -1
 
+    def set(self, record: NodeRecord) -> None:
+        """Take up what the node is now."""
+        self.record, self.uid = record, record.uid
+        self.devices = devices(record.allocatable, record.labels)
+        fill_node(record, self.node)
+
     def left(self, without: Container[str] = ()) -> list[int]:
         """What is left of each device, milli-GPU, `without` the pods of these uids."""
-        if self.record is None:
-            return []
         asked = [d for uid, demand in self.demand.items() if uid not in without for d in demand]
-        return pack(asked, devices(self.record.allocatable, self.record.labels))
+        return pack(asked, self.devices)
 
-    def insufficient(self, pod: PodRecord, gone: str = "") -> tuple[str, ...]:
+    def insufficient(self, asked: Asked, gone: str = "") -> tuple[str, ...]:
         """What the node lacks for a pod, in kube-scheduler's sentences; () where it fits.
 
         A pod that is on the node already, or decided for it, does not stand in its own way, nor does the pod
@@ -146,26 +171,27 @@ class NodeState:
         """
         if self.record is None:
             return (UNKNOWN,)
-        without = [h for uid in {pod.uid, gone} if (h := self.pods.get(uid) or self.reserved.get(uid))]
-        allocatable, requests = self.record.allocatable, pod.requests
+        without = [h for uid in {asked.uid, gone} if (h := self.pods.get(uid) or self.reserved.get(uid))]
+        allocatable, requested = self.record.allocatable, self.requested
         count = len(self.pods) + len(self.reserved) - len(without)
         reasons = [FULL] if count + 1 > allocatable.get("pods", 0) else []
-        for name in (*NATIVE, *sorted(filter(scalar, requests))):
-            wanted = requests.get(name, 0)
-            used = self.requested.get(name, 0) - sum(h.pod.requests.get(name, 0) for h in without)
-            if wanted > 0 and wanted > allocatable.get(name, 0) - used:
+        for name, wanted in asked.wanted:
+            used = requested.get(name, 0)
+            for held in without:
+                used -= held.pod.requests.get(name, 0)
+            if wanted > allocatable.get(name, 0) - used:
                 reasons.append(f"Insufficient {name}")
-        asked = demands(requests, pod.annotations)
-        if any(milli < MILLI for milli, _ in asked) and not any(map(mig_milli, requests)):
-            left = self.left({pod.uid, gone})
-            if not all(holds(left, demand) for demand in asked):
+        if asked.shares:
+            left = self.left({asked.uid, gone})
+            if not all(holds(left, demand) for demand in asked.shares):
                 reasons.append(SHARE)
         return tuple(reasons)
 
     def fill(self, node: F64, use: F64, gpu: F64, zone: F64, failures: float, now: float) -> None:
-        """Fill the rows of what is on the node; `node` is its own row, of which only the zones are set."""
+        """Fill the node's rows, with the `failures` of its health."""
         if self.record is None:
             return
+        node[:] = self.node
         fill_use(self.record, node, self.requested, self.nonzero, self.load, self.left(), use, gpu, zone)
         use[U_REMAINING] = self._remaining(now)
         if self.topology is not None:

@@ -106,10 +106,14 @@ class App:
 
 def pod_class(pod: PodRecord) -> int:
     """Service, compute, io or gpu: as annotated, by devices, by what made the pod."""
+    return _class(pod, bool(demands(pod.requests, pod.annotations)))
+
+
+def _class(pod: PodRecord, asks_for_devices: bool) -> int:
     stated = pod.annotations.get(CLASS_ANNOTATION, "")
     if stated in CLASSES:
         return CLASSES.index(stated)
-    if demands(pod.requests, pod.annotations):
+    if asks_for_devices:
         return GPU_CLASS
     return COMPUTE if pod.owner_kind in BATCH_OWNERS else SERVICE
 
@@ -120,7 +124,7 @@ def pod_row(pod: PodRecord, app: App | None = None) -> F64:
     row[P_CPU], row[P_MEMORY] = pod.requests.get("cpu", 0), pod.requests.get("memory", 0)
     asked = demands(pod.requests, pod.annotations)
     row[P_GPU], row[P_GPUS] = asked[0] if asked else (0, 0)
-    row[P_CLASS] = pod_class(pod)
+    row[P_CLASS] = _class(pod, bool(asked))
     row[P_CPU_USE] = _use(known.cpu_use, pod.nonzero_requests.get("cpu", 0))
     row[P_IO_USE] = _use(known.io_use, 0.0)
     row[P_SLA] = _number(pod.annotations.get(SLA_ANNOTATION), 1.0, 100.0, known.sla or SLA)

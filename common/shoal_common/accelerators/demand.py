@@ -41,6 +41,8 @@ def mig_milli(resource: str) -> int:
 
 def demands(requests: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[Demand, ...]:
     """What a pod with these effective requests asks of devices, the largest share first; () for nothing."""
+    if MILLI_ANNOTATION not in annotations and not any("/" in name for name in requests):
+        return ()  # the most pods by far
     found = [(mig_milli(name), amount) for name, amount in requests.items() if amount and mig_milli(name)]
     counts = [requests[name] for name in COUNTS if requests.get(name)]
     text = annotations.get(MILLI_ANNOTATION, "")
