@@ -123,9 +123,10 @@ class ServingProcess:
         self.pod_use = MeasuredUse(self.live)
         self.power = PowerMeter()
         self.collector = self._collector()
-        self.leader = Leader(self.api, LeaseSettings(LEASE, self._namespace or "default", self._instance))
+        lease = LeaseSettings(LEASE, self._namespace or "default", self._instance, actuates=settings.actuate)
+        self.leader = Leader(self.api, lease)
         self.operator = self._operator()
-        self._actuators = self._actuation() if settings.actuate else None
+        self._actuators = self._actuation()
         self.live.subscribe(self.guardrails.pod_changed)
 
     @property
@@ -236,7 +237,8 @@ class ServingProcess:
         return Collector(client, self.live, listeners)
 
     def _actuation(self) -> Actuators:
-        authority = Authority(self.policies, self.live.namespace_labels)
+        """All actions; where none is granted, pods that were left gated are let go and no more."""
+        authority = Authority(self.policies, self.live.namespace_labels, self.settings.actuate)
         chooser = PolicyChooser(self.live, self.decider, self.guard, self.pod_use)
         pod_use = self.pod_use.cores if self.settings.prometheus else None
         settings = ActuatorSettings(self._instance, self._webhook(), self.settings.mig_config_map)

@@ -17,12 +17,13 @@ NamespaceLabels = Callable[[str], Mapping[str, str]]
 class Authority:
     """Reads the policies at every question, so that a changed bound holds from the next action on."""
 
-    def __init__(self, policies: Policies, namespace_labels: NamespaceLabels) -> None:
-        self._policies, self._namespace_labels = policies, namespace_labels
+    def __init__(self, policies: Policies, namespace_labels: NamespaceLabels, granted: bool = True) -> None:
+        """Without being `granted` nothing is allowed, whatever policies say."""
+        self._policies, self._namespace_labels, self._granted = policies, namespace_labels, granted
 
     def policy(self, pod: PodRecord) -> AppliedPolicy | None:
         """The policy that serves a pod: Active, or Canary with the pod's owner in its share."""
-        policy = self._policies.for_pod(pod, self._namespace_labels(pod.namespace))
+        policy = self._policies.for_pod(pod, self._namespace_labels(pod.namespace)) if self._granted else None
         return policy if policy is not None and policy.serves(pod) else None
 
     def actions(self, pod: PodRecord) -> Actions | None:
@@ -32,6 +33,8 @@ class Authority:
 
     def enabled(self, action: Callable[[Actions], bool]) -> bool:
         """Whether any policy that serves pods has an action switched on: without one nothing is even read."""
+        if not self._granted:
+            return False
         applied = (entry.applied for entry in self._policies.entries().values())
         return any(
             a is not None and a.mode in (Mode.ACTIVE, Mode.CANARY) and action(a.spec.actions) for a in applied

@@ -26,6 +26,7 @@ from shoal_client.kube_api import LEASES, Api, Conflict, NotFound
 from shoal_client.metrics import LEADER
 from shoal_common.errors import ShoalError
 
+ACTUATES = "shoal.dev/actuates"
 JITTER = 1.2
 """A candidate waits up to so many retry periods, that candidates do not march in step (client-go)."""
 
@@ -40,6 +41,7 @@ class LeaseSettings:
     duration_seconds: int = 15
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
+    actuates: bool = False  # whether this process would take gates off pods; written on the lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class _Seen:
 
     spec: Mapping[str, Any]
     since: float
+    actuates: bool = False
 
     @property
     def holder(self) -> str:
@@ -90,8 +93,8 @@ class Leader:
         return self._clock() < self._renewed + self._settings.renew_seconds
 
     def is_led(self) -> bool:
-        """Whether anybody holds the lease, as far as we can see."""
-        return self.is_leader() or self._seen.valid(self._clock())
+        """Whether anybody who takes gates off pods holds the lease, as far as we can see."""
+        return self._seen.actuates and (self.is_leader() or self._seen.valid(self._clock()))
 
     def try_acquire_or_renew(self) -> bool:
         """One round: read, and write when the lease is ours, free or expired. True when it is ours after."""
@@ -120,7 +123,8 @@ class Leader:
         """Note what was read; whether we may write: it is ours, or nobody's any more."""
         spec, now = lease.get("spec") or {}, self._clock()
         if spec != self._seen.spec:
-            self._seen = _Seen(spec, now)
+            notes = lease["metadata"].get("annotations") or {}
+            self._seen = _Seen(spec, now, notes.get(ACTUATES) == "true")
         if self._seen.holder != self._settings.identity:
             self._renewed = float("-inf")  # taken from us: stop acting at once
         return self._seen.holder == self._settings.identity or not self._seen.valid(now)
@@ -128,7 +132,7 @@ class Leader:
     def _create(self) -> bool:
         settings, now = self._settings, _timestamp()
         spec = self._spec(now, now, 0)
-        metadata = {"name": settings.name, "namespace": settings.namespace}
+        metadata = {"name": settings.name, "namespace": settings.namespace, "annotations": self._notes()}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         try:
             self._observe(self._api.create(LEASES, body, settings.namespace))
@@ -151,8 +155,12 @@ class Leader:
             "leaseTransitions": transitions,
         }
 
+    def _notes(self) -> dict[str, str]:
+        return {ACTUATES: "true" if self._settings.actuates else "false"}
+
     def _write(self, lease: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
-        body = {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
+        version = lease["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version, "annotations": self._notes()}, "spec": spec}
         settings = self._settings
         try:
             self._observe(self._api.patch(LEASES, settings.name, body, settings.namespace))

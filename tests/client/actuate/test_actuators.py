@@ -46,18 +46,20 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Process:
     """One client of a cluster, as `shoal client serve --actuate` wires it."""
 
-    def __init__(self, api: Api, artifact: Path, tls: Path, identity: str = "a") -> None:
+    def __init__(
+        self, api: Api, artifact: Path, tls: Path, identity: str = "a", granted: bool = True
+    ) -> None:
         self.live = LiveCluster()
         self.policies = Policies()
         self.informer = Informer(api, self.live)
         quick = {"duration_seconds": 2, "renew_seconds": 1.5, "retry_seconds": 0.1}
-        self.leader = Leader(api, LeaseSettings("shoal", "default", identity, **quick))  # type: ignore[arg-type]
+        self.leader = Leader(api, LeaseSettings("shoal", "default", identity, actuates=True, **quick))  # type: ignore[arg-type]
         decider = Decider(self.live, ArtifactFile(artifact), seed=0)
         chooser = PolicyChooser(
             self.live, decider, Guard(self.policies, self.live, "shoal"), MeasuredUse(self.live)
         )
         webhook = WebhookSettings(Address("127.0.0.1", 0), Tls(certify(tls, "w"), tls / "tls.key"), "shoal")
-        authority = Authority(self.policies, self.live.namespace_labels)
+        authority = Authority(self.policies, self.live.namespace_labels, granted)
         settings = ActuatorSettings(identity, webhook)
         self.actuators = Actuators(api, self.leader, self.live, authority, chooser, settings)
 
@@ -153,3 +155,16 @@ def test_a_gated_pod_of_a_process_that_was_killed_is_taken_over(
     assert server.wait(lambda: is_free(server, "p"))
     assert server.get("leases", "shoal")["spec"]["holderIdentity"] == "b"
     second.stop()
+
+
+def test_a_process_that_may_not_act_lets_gated_pods_go(
+    server: ApiServer, api: Api, artifact: Path, tmp_path: Path
+) -> None:
+    """What a process that acted left behind, when it was replaced by one without --actuate."""
+    server.create("nodes", node("n1"))
+    server.create("pods", pod("p", cpu="1", gates=[GATE]))
+    quiet = Process(api, artifact, tmp_path, granted=False)
+    quiet.start()
+    assert server.wait(lambda: is_free(server, "p"))
+    assert "affinity" not in server.get("pods", "p")["spec"]
+    quiet.stop()

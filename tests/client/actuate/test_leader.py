@@ -39,7 +39,7 @@ def api(server: ApiServer, tmp_path: Path) -> Api:
 
 
 def candidate(api: Api, identity: str, clock: Clock) -> Leader:
-    return Leader(api, LeaseSettings("shoal", "default", identity), clock)
+    return Leader(api, LeaseSettings("shoal", "default", identity, actuates=True), clock)
 
 
 def test_the_first_leads_and_the_second_waits(server: ApiServer, api: Api) -> None:
@@ -53,6 +53,20 @@ def test_the_first_leads_and_the_second_waits(server: ApiServer, api: Api) -> No
     assert b.is_led()
     spec = server.get(*LEASE)["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 15, 0)
+
+
+def test_a_leader_that_takes_no_gates_off_is_no_reason_to_put_them_on(server: ApiServer, api: Api) -> None:
+    clock = Clock()
+    a, b = Leader(api, LeaseSettings("shoal", "default", "a"), clock), candidate(api, "b", clock)
+    a.try_acquire_or_renew()
+    b.try_acquire_or_renew()
+    assert a.is_leader()
+    assert not a.is_led()
+    assert not b.is_led()
+    clock.now = 15.0
+    assert b.try_acquire_or_renew()
+    a.try_acquire_or_renew()
+    assert a.is_led()
 
 
 def test_expiry_counts_from_the_last_change_that_was_seen(server: ApiServer, api: Api) -> None:
