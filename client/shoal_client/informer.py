@@ -15,9 +15,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
@@ -51,6 +51,8 @@ KINDS: Final[Mapping[Kind, Resource]] = {
 LIST_SECONDS: Final = 300  # the longest a list as a stream may take
 INITIAL_END: Final = b"k8s.io/initial-events-end"
 GIVE_WAY: Final = 8  # objects of a list after which other threads get their turn
+
+Item = TypeVar("Item")
 
 _log = logging.getLogger("shoal.client.informer")
 
@@ -235,7 +237,7 @@ class _Loop(threading.Thread):
             initial=True,
         ) as watch:
             self._watch = watch
-            for count, line in enumerate(watch):
+            for count, line in enumerate(self._until_stopped(watch)):
                 event = _read_event(line)
                 if event.type == "ERROR":
                     raise _error(event)
@@ -254,18 +256,26 @@ class _Loop(threading.Thread):
         token, limit = "", 0 if self._failures > 2 else self._settings.page
         while True:
             page = _read_page(self._api.list_raw(self._resource, limit=limit, continue_token=token))
-            for count, raw in enumerate(page.items or ()):
+            for count, raw in enumerate(self._until_stopped(page.items or ())):
                 yield self._object(raw, count)
             token, self._listed = page.metadata.token, page.metadata.resourceVersion
             if not token:
                 return
 
+    def _until_stopped(self, source: Iterable[Item]) -> Iterator[Item]:
+        """The same, cut short by an error once we are stopped: a list without its rest deletes nothing."""
+        if not self._stopped.is_set():
+            for item in source:
+                yield item
+                if self._stopped.is_set():
+                    break
+        if self._stopped.is_set():
+            raise Transient("stopped")
+
     def _object(self, raw: msgspec.Raw, count: int) -> Mapping[str, Any]:
         """An object of a list, decoded as far as it is needed; other threads get their turn."""
         if count % GIVE_WAY == 0:
             time.sleep(0)
-        if self._stopped.is_set():
-            raise Transient("stopped")
         return decoded(self._live, self._kind, raw)
 
     def _follow(self, version: str) -> None:
@@ -278,9 +288,7 @@ class _Loop(threading.Thread):
             read_seconds=settings.silent_seconds,
         ) as watch:
             self._watch = watch
-            for line in watch:
-                if self._stopped.is_set():
-                    return
+            for line in self._until_stopped(watch):
                 self._version = self._take(line) or self._version
                 self._heard()
                 events, self._failures = events + 1, 0
