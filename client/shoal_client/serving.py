@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,7 @@ from shoal_client.status import Serving
 from shoal_common.errors import ShoalError
 
 LEASE = "shoal-client"
+STOP_SECONDS = 2.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _log = logging.getLogger("shoal.client")
@@ -145,15 +148,21 @@ class ServingProcess:
             part.start()
 
     def stop(self) -> None:
-        """Stop every part, those that others lean on last; what cannot stop is left behind and said."""
-        stops: list[Callable[[], object]] = [*(server.stop for server in self._http), self.service.stop]
-        stops += [part.stop for part in reversed(self._parts())]
-        stops += [stored.stop for stored in (self.recorder, self.store) if stored is not None]
-        for stop in stops:
-            try:
-                stop()
-            except Exception:  # the other parts must stop all the same
-                _log.exception("%s did not stop", stop)
+        """Answer no more, bring what was recorded to disk, then end all other parts at once.
+
+        Returns after `STOP_SECONDS` at the latest; what has not ended by then dies with the process.
+        """
+        for stop in (*(server.stop for server in self._http), self.service.stop):
+            _stopped(stop)
+        for stored in (self.recorder, self.store):
+            if stored is not None:
+                _stopped(stored.stop)
+        threads = [threading.Thread(target=_stopped, args=(p.stop,), daemon=True) for p in self._parts()]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _parts(self) -> list[Part]:
         """What runs beside the extender, in the order in which it starts."""
@@ -251,6 +260,14 @@ class ServingProcess:
         if listen is None or tls is None:
             return None
         return WebhookSettings(listen, tls, self._namespace)
+
+
+def _stopped(stop: Callable[[], object]) -> None:
+    """Stop a part; the others must stop all the same."""
+    try:
+        stop()
+    except Exception:
+        _log.exception("%s did not stop", stop)
 
 
 def own_namespace() -> str:

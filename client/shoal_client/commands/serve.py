@@ -25,6 +25,9 @@ EPILOG = """Examples:
   --metrics-listen 0.0.0.0:9090"""
 
 
+LAST_SECONDS = 4.5
+
+
 class DefaultMode(StrEnum):
     """The mode while the cluster has no SchedulingPolicy at all."""
 
@@ -91,6 +94,7 @@ def serve(
     recorded, and kube-scheduler's own scores stand.
     """
     import logging
+    import os
     import signal
     import sys
     import threading
@@ -130,6 +134,9 @@ def serve(
         f"listening on {settings.listen.host}:{process.port}, policies {mode.value} by default", err=True
     )
     stop.wait()
+    last = threading.Timer(LAST_SECONDS, os._exit, (1,))  # a decision that hangs must not hold up the end
+    last.daemon = True
+    last.start()
     process.stop()
 
 

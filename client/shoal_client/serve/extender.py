@@ -104,11 +104,15 @@ class Extender:
 
 async def settle(pending: Pending[Answer]) -> Answer:
     """The answer within its deadline, without holding up others."""
-    if pending.future.done():
+    if pending.future.done() and not pending.future.cancelled():
         return pending.future.result()
     try:
         return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.seconds)
     except TimeoutError:
+        return pending.late()
+    except asyncio.CancelledError:
+        if not pending.future.cancelled():
+            raise  # this request was cancelled, not its answer
         return pending.late()
 
 

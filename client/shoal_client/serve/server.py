@@ -15,7 +15,7 @@ from typing import Any, final
 
 from shoal_common.errors import Fatal, InputError
 
-START_SECONDS, STOP_SECONDS = 10.0, 3.0
+START_SECONDS, STOP_SECONDS = 10.0, 1.5
 KEEP_ALIVE_SECONDS = 120  # kube-scheduler keeps its connections for 90
 
 

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, final
 
@@ -89,7 +89,7 @@ class Pending(Generic[Answer]):
         """The answer, at the latest after the deadline."""
         try:
             return self.future.result(self.seconds)
-        except TimeoutError:
+        except (TimeoutError, CancelledError):
             return self.late()
 
 
