@@ -11,6 +11,8 @@ from shoal_client.commands.doctor import EPILOG as DOCTOR_EPILOG
 from shoal_client.commands.doctor import doctor
 from shoal_client.commands.export import EPILOG as EXPORT_EPILOG
 from shoal_client.commands.export import export
+from shoal_client.commands.replay import EPILOG as REPLAY_EPILOG
+from shoal_client.commands.replay import replay
 from shoal_client.commands.run import EPILOG as RUN_EPILOG
 from shoal_client.commands.run import run
 from shoal_client.commands.serve import EPILOG as SERVE_EPILOG
@@ -35,6 +37,7 @@ def client() -> None:
 app.command("agent", epilog=AGENT_EPILOG)(agent)
 app.command("doctor", epilog=DOCTOR_EPILOG)(doctor)
 app.command("export", epilog=EXPORT_EPILOG)(export)
+app.command("replay", epilog=REPLAY_EPILOG)(replay)
 app.command("run", epilog=RUN_EPILOG)(run)
 app.command("serve", epilog=SERVE_EPILOG)(serve)
 app.command("train", epilog=TRAIN_EPILOG)(train)

@@ -65,8 +65,8 @@ class NodeClass:
     """One kind of node. Power in watts, speeds relative to a reference node, deep idle as a share of idle."""
 
     name: str
-    cores: int
-    memory_gib: int
+    cores: float
+    memory_gib: float
     gpus: int = 0
     speed: float = 1.0
     io_speed: float = 1.0
@@ -80,6 +80,7 @@ class NodeClass:
     accelerator: str = ""
     nvlink: bool = False
     software: tuple[tuple[str, str], ...] = ()  # labels of its accelerator software
+    pods: int = 110
 
     @property
     def labels(self) -> dict[str, str]:
@@ -91,8 +92,8 @@ class NodeClass:
     def row(self) -> F64:
         """The class as one row f64[NODE_COLUMNS] of `Cluster.node`."""
         row = np.zeros(NODE_COLUMNS)
-        row[N_CPU], row[N_MEMORY] = self.cores * 1000, self.memory_gib * GIB
-        row[N_GPUS], row[N_PODS] = self.gpus, 110
+        row[N_CPU], row[N_MEMORY] = round(self.cores * 1000), round(self.memory_gib * GIB)
+        row[N_GPUS], row[N_PODS] = self.gpus, self.pods
         row[N_SPEED], row[N_IO_SPEED], row[N_IO_CAPACITY] = self.speed, self.io_speed, self.io_capacity
         row[N_IDLE_WATTS], row[N_MAX_WATTS], row[N_GPU_WATTS] = (
             self.idle_watts,
@@ -300,6 +301,9 @@ def _recorded_pods(scenario: Scenario, trace: Recorded, seed: int) -> F64:
     kind, count = trace.kind[rows], len(rows)
     uses, tolerates = _unrecorded(draw, kind, count)
     means = np.bincount(shape, trace.seconds) / np.bincount(shape)
+    ratio, memory_ratio = draw.uniform(0.25, 0.95, count), draw.uniform(0.4, 0.9, count)
+    if trace.known is not None:
+        ratio, uses, tolerates = (np.bincount(shape, column) / np.bincount(shape) for column in trace.known.T)
     apps = Apps(
         share=np.bincount(shape) / len(shape),
         kind=kind,
@@ -309,8 +313,8 @@ def _recorded_pods(scenario: Scenario, trace: Recorded, seed: int) -> F64:
         gpus=trace.gpus[rows],
         io=uses,
         sla=tolerates,
-        use_ratio=draw.uniform(0.25, 0.95, count),
-        memory_ratio=draw.uniform(0.4, 0.9, count),
+        use_ratio=ratio,
+        memory_ratio=memory_ratio,
         seconds=np.clip(means, SHORTEST_SECONDS, LONGEST_SECONDS),
     )
     nodes = scenario.node_rows

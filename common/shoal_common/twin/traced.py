@@ -3,7 +3,7 @@
 
 Training seeds draw their windows from the first 70 % of the trace's time, all other seeds from the rest, so
 held-out arrivals are the trace's own future. What a trace does not record (real use, I/O, SLA) is drawn per
-request shape, as the generated workload draws it per app.
+request shape, as the generated workload draws it per app; what a live cluster knows of them is taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 20.0, 14_400.0  # of a pod's work in the twi
 class Recorded:
     """P recorded pods in order of arrival: seconds, millicores, bytes, milli-GPU a device, devices, kind.
 
-    `kind` is 0 service, 1 compute, 2 io, 3 gpu.
+    `kind` is 0 service, 1 compute, 2 io, 3 gpu. `known` [P, 3] is the CPU used as a share of what was
+    requested, the I/O used, and the slowdown allowed; None where a trace does not record them.
     """
 
     arrival_s: F64
@@ -35,6 +36,7 @@ class Recorded:
     gpu_milli: F64
     gpus: F64
     kind: npt.NDArray[np.int64]
+    known: F64 | None = None
 
     def shapes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Distinct request shapes as rows that stand for them, and each pod's shape."""
