@@ -24,7 +24,7 @@ from shoal_client.inventory import Inventory
 from shoal_client.live_tables import I64
 from shoal_client.metrics import STATE_UNREADABLE
 from shoal_client.reading import Reader, SliceRecord, node_digest
-from shoal_client.summary import Summary, summarise
+from shoal_client.summary import Summary, rooms_of, summarise
 from shoal_common.cluster import Cluster
 from shoal_common.errors import InputError
 from shoal_common.kube.snapshot import Snapshot
@@ -237,7 +237,8 @@ class LiveCluster:
     def summary(self) -> Summary:
         """Free room of single nodes, for who compares clusters."""
         with self._lock:
-            return summarise(self.synced, self._inventory.states())
+            rooms, nodes = rooms_of(self._inventory.states()), len(self._inventory.nodes)
+        return summarise(self.synced, nodes, rooms)
 
     def insufficient(self, node: str, pod: PodRecord) -> tuple[str, ...]:
         """What a node lacks for a pod, in kube-scheduler's sentences; () if it fits. Reservations count."""

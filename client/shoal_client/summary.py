@@ -15,7 +15,7 @@ from typing import Final
 from shoal_client.node_state import NodeState
 
 MOST_ROOMS: Final = 64
-"""Beyond them the smallest by CPU are left out: the summary then denies what might fit, never the reverse."""
+"""Beyond them the smallest are left out: the summary then denies what might fit, never the reverse."""
 
 Room = Mapping[str, int]
 
@@ -36,20 +36,25 @@ class Summary:
         return any(all(amount <= room.get(name, 0) for name, amount in wanted.items()) for room in self.rooms)
 
 
-def summarise(synced: bool, states: Iterable[NodeState]) -> Summary:
-    """Summarise nodes; those that are not ready or cordoned hold nothing."""
-    nodes = list(states)
-    rooms = sorted(
-        {tuple(sorted(room.items())) for state in nodes if (room := _room(state))},
-        key=lambda room: dict(room).get("cpu", 0),
-        reverse=True,
-    )
-    kept: list[dict[str, int]] = []
-    for room in map(dict, rooms):
-        if not any(_within(room, other) for other in kept):
+def rooms_of(states: Iterable[NodeState]) -> list[Room]:
+    """What is free on each node; nodes that are not ready or cordoned hold nothing."""
+    return [room for state in states if (room := _room(state))]
+
+
+def summarise(synced: bool, nodes: int, rooms: Iterable[Room]) -> Summary:
+    """Keep the rooms that no other exceeds in everything; of too many, the largest in each resource first."""
+    unique = [dict(room) for room in {tuple(sorted(room.items())) for room in rooms}]
+    largest = [
+        max(unique, key=lambda room, name=name: room.get(name, 0))  # type: ignore[misc]
+        for name in sorted({name for room in unique for name in room})
+    ]
+    unique.sort(key=lambda room: (room.get("cpu", 0), sorted(room.items())), reverse=True)
+    kept: list[Room] = []
+    for room in (*largest, *unique):
+        if len(kept) < MOST_ROOMS and not any(_within(room, other) for other in kept):
             kept = [other for other in kept if not _within(other, room)]
             kept.append(room)
-    return Summary(synced, len(nodes), tuple(kept[:MOST_ROOMS]))
+    return Summary(synced, nodes, tuple(kept))
 
 
 def _room(state: NodeState) -> dict[str, int]:

@@ -338,6 +338,17 @@ def test_case_64_summaries_tell_what_fits_on_one_node(live: LiveCluster) -> None
     assert len(summary.rooms) == 1
 
 
+def test_a_summary_of_many_kinds_of_nodes_keeps_the_largest_of_each_resource(live: LiveCluster) -> None:
+    see(live, *(seen_node(f"n{i}", cpu=str(200 - i), memory=f"{100 + i}Gi") for i in range(100)))
+    see(live, seen_node("gpu", cpu="1", memory="1Gi", gpus=8))
+    summary = live.summary()
+    assert len(summary.rooms) == 64
+    assert summary.holds({GPU: 8, "cpu": 1000})
+    assert summary.holds({"memory": 199 * 2**30})
+    assert summary.holds({"cpu": 200_000})
+    assert summary.holds({"cpu": 200_000, "memory": 199 * 2**30}) is False
+
+
 def test_case_68_heartbeats_are_dropped_before_any_work(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
