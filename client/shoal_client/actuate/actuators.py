@@ -61,7 +61,7 @@ class Actuators:
         pod_use: PodUse | None = None,
         gain: Gain | None = None,
     ) -> None:
-        self._leader, self._authority = leader, authority
+        self._leader, self._authority, self._cluster = leader, authority, cluster
         events, locks = Events(api, settings.instance), Locks()
         self._rescue = Rescue(api, leader, cluster, events)
         placer = PolicyPlacer(api, cluster, authority, chooser, self._rescue.exempt)
@@ -123,6 +123,5 @@ class Actuators:
         metadata = {"name": "unnamed", **raw["metadata"], "namespace": namespace}
         pod = read_pod(Field("admission", "pod", {**raw, "metadata": metadata}))
         working = not self._leader.is_leader() or self._fast.alive_within(ALIVE_SECONDS)
-        return (
-            self._leader.is_led() and working and self._authority.places(pod) and not self._rescue.exempt(pod)
-        )
+        there = self._leader.is_led() and working and self._cluster.synced
+        return there and self._authority.places(pod) and not self._rescue.exempt(pod)

@@ -128,7 +128,9 @@ def moves(cluster: LiveCluster, bounds: Callable[[PodRecord], MigrationAction | 
         held = bounds(pod)
         if held is not None and pod.priority <= held.highest_priority:
             movable.append((pod, held))
-    movable = sorted(movable, key=lambda pair: (pair[0].priority, pair[0].uid))[:LOOKED_AT]
+    movable = sorted(movable, key=lambda pair: (pair[0].priority, pair[0].namespace, pair[0].name))[
+        :LOOKED_AT
+    ]
     for pod, held in movable:
         load = cpu_load(cluster, pod.node_name)
         if load > held.hot_ratio and _room_elsewhere(cluster, pod, held.hot_ratio):

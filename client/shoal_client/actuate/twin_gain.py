@@ -128,7 +128,7 @@ class TwinGain:
         """Rows of the pods in order of arrival, f64[M, TWIN_POD_COLUMNS], and the node of each, i64[M]."""
         rng = np.random.default_rng(seed)
         rows, homes = [], []
-        for number, other in enumerate(sorted(present, key=lambda p: p.uid)):
+        for number, other in enumerate(sorted(present, key=lambda p: (p.namespace, p.name))):
             row = present_row(other, pod_row(other, self._cluster.apps(other)), rng, number * 1e-3)
             moves = moved and other.uid == pod.uid
             rows.append(restarted(row) if moves else row)

@@ -30,8 +30,8 @@ def gain(cluster: LiveCluster, grant: Callable[[Mapping[str, object]], Authority
     return TwinGain(cluster, grant({"migration": {"enabled": True}}))
 
 
-def running(server: ApiServer, name: str, host: str) -> None:
-    server.create("pods", pod(name, cpu="1", memory="1Gi", node_name=host, owner=OWNER))
+def running(server: ApiServer, name: str, host: str, cpu: str = "1") -> None:
+    server.create("pods", pod(name, cpu=cpu, memory="1Gi", node_name=host, owner=OWNER))
 
 
 def named(cluster: LiveCluster, name: str) -> PodRecord:
@@ -41,12 +41,12 @@ def named(cluster: LiveCluster, name: str) -> PodRecord:
 def test_off_a_crowded_node(
     server: ApiServer, cluster: LiveCluster, gain: TwinGain, observe: Callable[[], None]
 ) -> None:
-    """Eight pods want 24 of 8 cores; a second node is there and half in use."""
+    """Eight pods want 24 of 8 cores; on a second node one pod wants 1.5 of 8."""
     for name in ("n1", "n2"):
         server.create("nodes", node(name, cpu="8"))
     for i in range(8):
         running(server, f"p{i}", "n1")
-    running(server, "q", "n2")
+    running(server, "q", "n2", "500m")
     observe()
     verdict = gain.verdict(named(cluster, "p3"), "n2")
     assert verdict.passed, verdict
