@@ -86,6 +86,15 @@ def test_no_name_is_on_disk_in_the_clear(tmp_path):
     assert b"node-" not in files
 
 
+def test_the_store_is_its_owners_alone(tmp_path):
+    with ExperienceStore(tmp_path) as store:
+        store.decided(_record(store.next_id()))
+        assert store.flush(10)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert {NAME, f"{NAME}-wal", f"{NAME}-shm", "local.key"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
 def test_the_oldest_goes_first_and_a_tenant_displaces_its_own(tmp_path):
     with ExperienceStore(tmp_path, StoreConfig(capacity=10, tenant_cap=4)) as store:
         for tenant, count in (("loud", 20), ("quiet", 3)):
