@@ -57,7 +57,7 @@ def alone(directory: Path) -> int:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that writes ahead and flushes every transaction to disk; a new file is its owner's alone."""
+    """A connection that writes ahead and flushes every transaction; a new file is its owner's alone."""
     path.touch(mode=0o600)  # SQLite gives its other files the mode of this one
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
