@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from shoal_common.errors import InputError
-from shoal_common.privacy.ledger import Ledger
+from shoal_common.errors import BudgetExhausted, InputError
+from shoal_common.learners.federated import Budget
 
 FILE = "limits.json"
 
@@ -24,6 +24,8 @@ class Limits:
     """The strictest privacy budget of all SchedulingPolicies, and whether a FederationMembership suspends."""
 
     epsilon: float | None = None
+    delta: float = 1.0
+    clip_norm: float | None = None
     suspended: bool = False
 
 
@@ -52,18 +54,27 @@ def read_limits(directory: Path) -> Limits:
         ) from None
 
 
-def forbidden(limits: Limits, ledger: Path) -> str:
-    """Why no further round may be trained, "" where one may.
+def within(own: Budget | None, limits: Limits) -> Budget | None:
+    """The budget that satisfies both the trainer's own and the limits; None trains without privacy.
 
-    A round of the same settings costs at most what the last one did, since epsilon grows ever more slowly; so
-    the limit is held before a round, not found exceeded after it. Only the very first is not foreseen.
+    A smaller delta makes the same history's epsilon larger, so the smaller of both of each holds both.
+
+    Raises:
+        BudgetExhausted: this cluster's part is suspended.
+        InputError: a policy sets a budget, and the trainer was told to train without privacy.
     """
     if limits.suspended:
-        return "a FederationMembership suspends this cluster's part"
-    if limits.epsilon is None or not ledger.exists():
-        return ""
-    spent = [row.epsilon_after for row in Ledger(ledger).rows]
-    last = spent[-1] - (spent[-2] if len(spent) > 1 else 0.0) if spent else 0.0
-    if spent and spent[-1] + last > limits.epsilon:
-        return f"another round could bring epsilon above {limits.epsilon:g}, the strictest SchedulingPolicy's"
-    return ""
+        raise BudgetExhausted("a FederationMembership suspends this cluster's part")
+    if limits.epsilon is None:
+        return own
+    if own is None:
+        remedy = "start the trainer with --epsilon"
+        raise InputError(
+            "shoal client train", "--no-privacy", "a SchedulingPolicy sets a privacy budget", remedy
+        )
+    clips = [norm for norm in (own.clip_norm, limits.clip_norm) if norm is not None]
+    return Budget(
+        epsilon=min(own.epsilon, limits.epsilon),
+        delta=min(own.delta, limits.delta),
+        clip_norm=min(clips, default=None),
+    )

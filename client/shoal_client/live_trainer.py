@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from shoal_client.experience.records import KEPT
 from shoal_client.experience.source import LiveSource
-from shoal_client.limits import forbidden, read_limits
+from shoal_client.limits import read_limits, within
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
-from shoal_common.errors import BudgetExhausted
 from shoal_common.learners.federated import Budget, FederatedLearning, Scalar
 from shoal_common.replay import Replay, ReplayConfig
 
@@ -55,7 +54,7 @@ class LiveTrainer:
 
     def __init__(self, config: LiveConfig) -> None:
         self._config = config
-        self._made: tuple[str, FederatedLearning] | None = None
+        self._made: tuple[str, FederatedLearning, Budget | None] | None = None
         self._trainer: LocalTrainer | None = None
         self._newest: tuple[RoundConfig, SharedUpdate] | None = None
 
@@ -68,10 +67,8 @@ class LiveTrainer:
             BudgetExhausted: the cluster gives nothing away any more.
             InputError: a setting or file is wrong.
         """
-        why = forbidden(read_limits(self._config.directory), self._config.directory / "ledger.jsonl")
-        if why:
-            raise BudgetExhausted(why)
-        wanted = config.run, FederatedLearning.parse(settings)
+        budget = within(self._config.budget, read_limits(self._config.directory))
+        wanted = config.run, FederatedLearning.parse(settings), budget
         if self._trainer is None or self._made != wanted:
             self._trainer = self._make(*wanted)
             self._made = wanted
@@ -79,10 +76,10 @@ class LiveTrainer:
         self._newest = config, update
         return update
 
-    def _make(self, run: str, learning: FederatedLearning) -> LocalTrainer:
+    def _make(self, run: str, learning: FederatedLearning, budget: Budget | None) -> LocalTrainer:
         from shoal_common.privacy.plan import PrivacyPlan
 
-        own, budget = self._config, self._config.budget
+        own = self._config
         plan = None
         if budget is not None:
             plan = PrivacyPlan(learning.privacy(budget))

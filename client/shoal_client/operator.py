@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, final
 
 import kopf
+from kopf._cogs.structs.credentials import Vault  # what `kopf.operator` takes, but does not export
 
 from shoal_client.actuate.events import Events, Regarding
 from shoal_client.kube_api import MEMBERSHIPS, SCHEDULING_POLICIES, Api, NotFound, Refused, Resource
@@ -82,7 +83,7 @@ class Operator:
         self._written: dict[str, Mapping[str, Any]] = {}
         self._installed, self._changed, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._halt: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         policies.subscribe(self._changed.set)
 
     def start(self) -> None:
@@ -96,10 +97,10 @@ class Operator:
         """Stop both threads."""
         self._stop.set()
         self._installed.set()
-        if self._halt is not None:
-            loop, halt = self._halt
+        if self._running is not None:
+            loop, task = self._running
             with suppress(RuntimeError):  # the loop has ended already
-                loop.call_soon_threadsafe(halt.set)
+                loop.call_soon_threadsafe(task.cancel)
         self._changed.set()
         for thread in self._threads:
             thread.join(STOP_SECONDS)
@@ -181,8 +182,10 @@ class Operator:
 
     def _limit(self) -> None:
         """Tell the trainer what it may do, when that changes; before the first list it is not known."""
-        budget = self.policies.privacy()
-        limits = Limits(budget.epsilon if budget else None, self.memberships.suspended())
+        budget, suspended = self.policies.privacy(), self.memberships.suspended()
+        limits = Limits(suspended=suspended)
+        if budget is not None:
+            limits = Limits(budget.epsilon, budget.delta, budget.clip_norm, suspended)
         if self.policies.synced and limits != self._limits:
             self._publish(limits)
             self._limits = limits
@@ -231,21 +234,29 @@ class Operator:
                 return
             try:
                 asyncio.run(self._kopf())
+            except asyncio.CancelledError:
+                return
             except Exception as error:  # whatever kopf raises, policies stay in force and it starts anew
                 self._failed("watch", error)
             self._stop.wait(RETRY_SECONDS)
 
     async def _kopf(self) -> None:
-        halt = asyncio.Event()
-        self._halt = asyncio.get_running_loop(), halt
-        if not self._stop.is_set():
-            await kopf.operator(
-                registry=self._registry(),
-                settings=_settings(),
-                standalone=True,
-                clusterwide=True,
-                stop_flag=halt,
-            )
+        """Watch until cancelled. Stopped by its own flag, kopf would wait seconds for calls under way."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._running = asyncio.get_running_loop(), task
+        vault = Vault()
+        try:
+            if not self._stop.is_set():
+                await kopf.operator(
+                    registry=self._registry(),
+                    settings=_settings(),
+                    standalone=True,
+                    clusterwide=True,
+                    vault=vault,
+                )
+        finally:
+            await vault.close()  # sessions that were opened while kopf was closing its own
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

@@ -213,9 +213,16 @@ class Policies:
         self._change(put)
 
     def privacy(self) -> PrivacyBudget | None:
-        """The strictest privacy budget of all policies; None when none sets one."""
-        found = [e.applied.spec.privacy for e in self._entries.values() if e.applied is not None]
-        return min((budget for budget in found if budget), key=lambda b: b.epsilon, default=None)
+        """The strictest privacy budget of all policies, by each of its numbers; None when none sets one."""
+        specs = [e.applied.spec for e in self._entries.values() if e.applied is not None]
+        budgets = [spec.privacy for spec in specs if spec.privacy is not None]
+        if not budgets:
+            return None
+        return PrivacyBudget(
+            epsilon=min(b.epsilon for b in budgets),
+            delta=min(b.delta for b in budgets),
+            clip_norm=min((b.clip_norm for b in budgets if b.clip_norm is not None), default=None),
+        )
 
     def _change(self, change: Callable[[], None]) -> None:
         with self._mutex:

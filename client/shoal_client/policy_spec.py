@@ -217,8 +217,8 @@ class Actions(ApiModel):
 class PrivacyBudget(ApiModel):
     """The most that this cluster gives away; of several policies the strictest holds.
 
-    The noise itself is set where the federation is configured; beyond this bound the client keeps serving and
-    receiving and ships nothing more.
+    The trainer adds as much noise as this needs, if that is more than the federation's. Once it is spent the
+    client keeps serving and receiving and ships nothing more.
     """
 
     model_config = _rules(

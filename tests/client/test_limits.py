@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's limits: written whole, read before a round, held before they are exceeded."""
+"""The trainer's limits: written whole, read before a round, the stricter of them and its own budget holds."""
 
 from __future__ import annotations
 
@@ -7,31 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal_client.limits import FILE, Limits, forbidden, read_limits, write_limits
-from shoal_common.errors import InputError
-from shoal_common.privacy.ledger import Ledger, LedgerRow
-
-
-def charge(path: Path, number: int) -> float:
-    row = LedgerRow(
-        cluster="c",
-        round=number,
-        step_begin=10 * number,
-        step_end=10 * (number + 1),
-        mechanism="gaussian",
-        sample_rate=0.01,
-        noise_multiplier=1.0,
-        steps=10,
-        delta=1e-6,
-        unit="transition",
-        neighbouring="add_remove",
-    )
-    return Ledger(path).charge(row).epsilon_after
+from shoal_client.limits import FILE, Limits, read_limits, within, write_limits
+from shoal_common.errors import BudgetExhausted, InputError
+from shoal_common.learners.federated import Budget
 
 
 def test_limits_are_read_as_written_and_absent_ones_limit_nothing(tmp_path: Path) -> None:
     assert read_limits(tmp_path) == Limits()
-    for limits in (Limits(2.5, True), Limits(None, False)):
+    for limits in (Limits(2.5, 1e-6, 1.0, True), Limits()):
         write_limits(tmp_path, limits)
         assert read_limits(tmp_path) == limits
     assert [f.name for f in tmp_path.iterdir()] == [FILE]
@@ -43,16 +26,19 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         read_limits(tmp_path)
 
 
-def test_a_round_that_could_exceed_the_budget_is_not_begun(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.jsonl"
-    assert forbidden(Limits(1.0), ledger) == ""
-    first, second = charge(ledger, 0), charge(ledger, 1)
-    worst = second + (second - first)
-    assert forbidden(Limits(worst * 1.001), ledger) == ""
-    assert "above" in forbidden(Limits(worst * 0.999), ledger)
-    assert charge(ledger, 2) <= worst
+def test_the_stricter_of_each_number_holds() -> None:
+    own = Budget(epsilon=3.0, delta=1e-6, clip_norm=None)
+    assert within(own, Limits()) == own
+    assert within(None, Limits()) is None
+    assert within(own, Limits(5.0, 1e-7, 0.5)) == Budget(3.0, 1e-7, 0.5)
+    assert within(Budget(3.0, 1e-8, 0.1), Limits(2.0, 1e-7, 0.5)) == Budget(2.0, 1e-8, 0.1)
 
 
-def test_a_suspended_cluster_trains_nothing(tmp_path: Path) -> None:
-    assert "suspends" in forbidden(Limits(suspended=True), tmp_path / "ledger.jsonl")
-    assert forbidden(Limits(), tmp_path / "ledger.jsonl") == ""
+def test_a_suspended_cluster_gives_nothing_away() -> None:
+    with pytest.raises(BudgetExhausted, match="suspends"):
+        within(Budget(3.0), Limits(suspended=True))
+
+
+def test_a_budget_and_no_privacy_contradict_each_other() -> None:
+    with pytest.raises(InputError, match="--no-privacy"):
+        within(None, Limits(5.0))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shoal_client import live_trainer
+from shoal_client.limits import Limits, write_limits
 from shoal_client.live_trainer import LiveConfig, LiveTrainer
 from shoal_client.train import RoundConfig
 from shoal_common.errors import BudgetExhausted, InputError
@@ -127,3 +128,14 @@ def test_a_private_policy_says_what_it_guarantees(store, tmp_path):
     trainer.publish()
     privacy = PolicyArtifact.load(tmp_path / "policies" / "latest").manifest["privacy"]
     assert (privacy["epsilon"], privacy["simulation"]) == (update.epsilon, False)
+
+
+def test_limits_of_the_clusters_policies_hold_from_the_next_round_on(store, tmp_path):
+    trainer = _trainer(store, tmp_path)
+    first = _round(trainer, 1).epsilon
+    write_limits(tmp_path, Limits(epsilon=first * 1.5, delta=1e-4))
+    assert first < _round(trainer, 2).epsilon <= first * 1.5
+    write_limits(tmp_path, Limits(suspended=True))
+    with pytest.raises(BudgetExhausted, match="suspends"):
+        _round(trainer, 3)
+    assert len(_ledger(tmp_path)) == 2

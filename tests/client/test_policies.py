@@ -236,8 +236,10 @@ def test_a_wrong_field_is_named(spec: dict[str, Any], field: str) -> None:
 
 def test_the_strictest_privacy_budget_holds() -> None:
     budget = synced(
-        policy("a", privacy={"epsilon": 8}), policy("b", privacy={"epsilon": 2}), policy("c")
+        policy("a", privacy={"epsilon": 8, "delta": 1e-7}),
+        policy("b", privacy={"epsilon": 2, "clipNorm": 1}),
+        policy("c"),
     ).privacy()
     assert budget is not None
-    assert budget.epsilon == 2
+    assert (budget.epsilon, budget.delta, budget.clip_norm) == (2, 1e-7, 1)
     assert synced(policy("c")).privacy() is None
