@@ -205,6 +205,24 @@ def test_an_outage_keeps_what_was_known_and_ends_by_itself(installed: Installati
     wait(lambda: installed.mode() is Mode.ACTIVE)
 
 
+def test_a_silent_watch_is_made_up_for_by_the_next_list(
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_module, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(operator_module, "RESYNC_SECONDS", 0.3)
+    install(server)
+    server.create("schedulingpolicies", policy("a"))
+    made = Installation(server, api)
+    made.operator.start()
+    try:
+        wait(lambda: made.mode() is Mode.SHADOW)
+        server.silence_watches()
+        server.patch("schedulingpolicies", "a", {"spec": {"mode": "Off"}})
+        wait(lambda: made.mode() is Mode.OFF, WITHIN)
+    finally:
+        made.operator.stop()
+
+
 def test_a_policy_that_vanished_unseen_is_forgotten_at_the_next_list(server: ApiServer, api: Api) -> None:
     install(server)
     server.create("schedulingpolicies", policy("a"))
