@@ -56,6 +56,15 @@ class Judgement:
             return -1
         return int(self.decision.action[0]) // int(self.observation.mask.shape[2])
 
+    @property
+    def best(self) -> tuple[str, ...]:
+        """Nodes with the best score, the chosen one first; several where a scheduler may take any of them."""
+        if self.chosen < 0 or self.decision is None:
+            return ()
+        logits = np.where(self.feasible[self.known], self.decision.scores.logits[0].max(-1), -np.inf)
+        equal = np.flatnonzero(logits == logits[self.chosen]).tolist()
+        return (self.names[self.chosen], *(self.names[i] for i in equal if i != self.chosen))
+
 
 @final
 class Decider:

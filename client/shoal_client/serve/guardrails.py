@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, final
 
@@ -31,7 +31,7 @@ from shoal_common.tables import App, pod_row
 
 CHECK_SECONDS = 5.0
 BASELINE_SAMPLES = 2_000
-TRACKED = 100_000  # pods; the oldest are forgotten first
+TRACKED = 20_000  # pods; the oldest are forgotten first
 FLOORS = {"pending_seconds": 1.0, "failed_scheduling": 0.05, "evictions": 0.02, "sla_violations": 0.02}
 """What a figure of the baseline counts at least: seconds, and shares of pods."""
 
@@ -105,7 +105,7 @@ class Guardrails:
         self._policies, self._labels, self._apps = policies, namespace_labels, apps
         self._roll_back, self._clock = roll_back, clock
         self._tracks: OrderedDict[str, _Track] = OrderedDict()
-        self._choices: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._choices: OrderedDict[str, tuple[str, frozenset[str]]] = OrderedDict()
         self._served: dict[str, Cohort] = {}
         self._shadow: dict[str, Cohort] = {}
         self._mutex = threading.Lock()
@@ -122,10 +122,10 @@ class Guardrails:
         if self._thread.is_alive():
             self._thread.join(2.0)
 
-    def decided(self, pod: PodRecord, plan: Plan, node: str) -> None:
-        """The policy would take this node; compared with where the pod is bound."""
+    def decided(self, pod: PodRecord, plan: Plan, nodes: Sequence[str]) -> None:
+        """The policy would take one of these nodes; compared with where the pod is bound."""
         with self._mutex:
-            _put(self._choices, pod.uid, (plan.recorded_mode, node))
+            _put(self._choices, pod.uid, (plan.recorded_mode, frozenset(nodes)))
 
     def doubtful(self, plan: Plan, reason: Reason) -> None:
         """The policy gave something that is no number: it is taken back at once."""
@@ -218,9 +218,9 @@ class Guardrails:
         cohort.late.append((at, float(at - track.seen > row[P_SLA] * row[P_DURATION])))
 
     def _compare(self, pod: PodRecord) -> None:
-        mode, node = self._choices.pop(pod.uid, ("", ""))
+        mode, nodes = self._choices.pop(pod.uid, ("", frozenset()))
         if mode:
-            CHOICES_BOUND.labels(mode, "yes" if pod.node_name == node else "no").inc()
+            CHOICES_BOUND.labels(mode, "yes" if pod.node_name in nodes else "no").inc()
 
     def _take_back(self, name: str, guardrail: str, sentence: str) -> None:
         _log.warning("policy %s is rolled back: %s", name or "(default)", sentence)

@@ -70,8 +70,8 @@ class Binder(Protocol):
 class Watcher(Protocol):
     """Who compares what was decided with what becomes of it."""
 
-    def decided(self, pod: PodRecord, plan: Plan, node: str) -> None:
-        """The policy would take this node, "" for none."""
+    def decided(self, pod: PodRecord, plan: Plan, nodes: Sequence[str]) -> None:
+        """The policy would take one of these nodes."""
 
     def doubtful(self, plan: Plan, reason: Reason) -> None:
         """The policy gave something that no policy may give."""
@@ -207,12 +207,12 @@ class DecisionService:
         if found.reason is not None:
             self._doubt(plan, found.reason)
             return self._neutral(asked, plan, found.reason, source, recorded=found.observation is not None)
-        node = found.names[found.chosen]
         if self._watcher is not None:
-            self._watcher.decided(asked.pod, plan, node)
+            drawn = found.decision is not None and found.decision.propensities is not None
+            self._watcher.decided(asked.pod, plan, found.best[:1] if drawn else found.best)
         if not plan.serves:
             return self._neutral(asked, plan, "shadow", source)
-        self._live.reserve(asked.pod, node)
+        self._live.reserve(asked.pod, found.names[found.chosen])
         DECISIONS.labels(plan.recorded_mode, "policy").inc()
         return Prioritized(self._integers(found, plan), plan.scale, found.policy)
 

@@ -162,6 +162,6 @@ def test_what_the_scheduler_took_is_compared_with_the_choice() -> None:
     for uid, node in (("x", "n1"), ("y", "n2")):
         pod = PodRecord(uid, uid=uid)
         world.change(None, pod)
-        world.guardrails.decided(pod, Plan(applied, None), node)
+        world.guardrails.decided(pod, Plan(applied, None), [node])
         world.change(pod, replace(pod, node_name="n1"))
     assert (counted("yes") - before[0], counted("no") - before[1]) == (1, 1)
