@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
@@ -148,21 +148,17 @@ class ServingProcess:
             part.start()
 
     def stop(self) -> None:
-        """Answer no more, bring what was recorded to disk, then end all other parts at once.
+        """Answer no more, bring what was recorded to disk, let gated pods go, then end all other parts.
 
-        Returns after `STOP_SECONDS` at the latest; what has not ended by then dies with the process.
+        Returns after twice `STOP_SECONDS` at the latest; what has not ended by then dies with the process.
         """
         for stop in (*(server.stop for server in self._http), self.service.stop):
             _stopped(stop)
         for stored in (self.recorder, self.store):
             if stored is not None:
                 _stopped(stored.stop)
-        threads = [threading.Thread(target=_stopped, args=(p.stop,), daemon=True) for p in self._parts()]
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + STOP_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        _end([self._actuators])  # while we lead: nobody else may take a gate off
+        _end([part for part in self._parts() if part is not self._actuators])
 
     def _parts(self) -> list[Part]:
         """What runs beside the extender, in the order in which it starts."""
@@ -260,6 +256,16 @@ class ServingProcess:
         if listen is None or tls is None:
             return None
         return WebhookSettings(listen, tls, self._namespace)
+
+
+def _end(parts: Sequence[Part]) -> None:
+    """Stop parts side by side, and wait no longer than `STOP_SECONDS`."""
+    threads = [threading.Thread(target=_stopped, args=(part.stop,), daemon=True) for part in parts]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + STOP_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _stopped(stop: Callable[[], object]) -> None:

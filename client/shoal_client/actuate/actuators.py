@@ -62,6 +62,7 @@ class Actuators:
         gain: Gain | None = None,
     ) -> None:
         self._leader, self._authority, self._cluster = leader, authority, cluster
+        self._closing = False
         events, locks = Events(api, settings.instance), Locks()
         self._rescue = Rescue(api, leader, cluster, events)
         placer = PolicyPlacer(api, cluster, authority, chooser, self._rescue.exempt)
@@ -104,12 +105,14 @@ class Actuators:
             self.webhook.start()
 
     def stop(self) -> None:
-        """Put on no more gates, end all threads, and let go every pod that still carries our gate."""
+        """Put on no more gates, let go every pod that still carries ours, end all threads."""
+        self._closing = True
+        self._fast.stop(1.0)
+        self._gates.release_all()
         if self.webhook is not None:
             self.webhook.stop()
-        self._slow.stop()
-        self._fast.stop()
-        self._gates.release_all()
+            self._gates.release_all()  # those that were being created
+        self._slow.stop(0.5)
 
     def _pod_changed(self, change: PodChange) -> None:
         self._gates.pod_changed(change)
@@ -122,6 +125,8 @@ class Actuators:
         """Whether a pod that is being created will be placed, and somebody is there to take the gate off."""
         metadata = {"name": "unnamed", **raw["metadata"], "namespace": namespace}
         pod = read_pod(Field("admission", "pod", {**raw, "metadata": metadata}))
+        if self._closing:
+            return False
         working = not self._leader.is_leader() or self._fast.alive_within(ALIVE_SECONDS)
         there = self._leader.is_led() and working and self._cluster.synced
         return there and self._authority.places(pod) and not self._rescue.exempt(pod)

@@ -119,3 +119,18 @@ def test_it_serves_a_scheduler_and_ends_within_five_seconds(
         main(["client", "export", "--store", str(store), "--out", str(exported), "--json"])
     assert caught.value.code == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 5
+
+
+def test_the_gated_are_let_go_when_it_ends(tmp_path: Path) -> None:
+    """A member of a gang waits for the other one; whoever put it on hold takes it off hold before it ends."""
+    labels, size = {"shoal.dev/gang": "g"}, {"shoal.dev/gang-size": "2"}
+    with ApiServer() as api:
+        api.create("nodes", node("n1"))
+        with running(tmp_path, api, "--actuate") as (process, port):
+            assert api.wait(lambda: "shoal_leader 1.0" in get(port, "metrics"), 30)
+            api.create("pods", pod("p", gates=["shoal.dev/placement"], labels=labels, annotations=size))
+            assert api.wait(lambda: "shoal_gated_pods 1.0" in get(port, "metrics"), 30)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+        assert "schedulingGates" not in api.get("pods", "p")["spec"]
+        assert not api.objects("leases")[0]["spec"]["holderIdentity"]
