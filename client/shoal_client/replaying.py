@@ -18,6 +18,7 @@ from shoal_client.state import LiveCluster
 from shoal_common.cluster import F64, N_EXISTS
 from shoal_common.errors import InputError
 from shoal_common.gate import GATE_SEED, Verdict, compare
+from shoal_common.kube.selection import num_feasible_nodes_to_find
 from shoal_common.scorers.artifact_numpy import open_artifact
 from shoal_common.scorers.base import Scorer
 from shoal_common.twin.env import scorer_id
@@ -56,6 +57,7 @@ class Replayed:
             "decisions": self.decisions,
             "pods": self.pods,
             "nodes": self.nodes,
+            "nodes_sampled": num_feasible_nodes_to_find(self.nodes),
             "twin": _known(twin),
             "off_policy": _known(asdict(self.off_policy)),
         }

@@ -9,6 +9,8 @@ from shoal_client.commands.agent import EPILOG as AGENT_EPILOG
 from shoal_client.commands.agent import agent
 from shoal_client.commands.doctor import EPILOG as DOCTOR_EPILOG
 from shoal_client.commands.doctor import doctor
+from shoal_client.commands.explain import EPILOG as EXPLAIN_EPILOG
+from shoal_client.commands.explain import explain
 from shoal_client.commands.export import EPILOG as EXPORT_EPILOG
 from shoal_client.commands.export import export
 from shoal_client.commands.replay import EPILOG as REPLAY_EPILOG
@@ -36,6 +38,7 @@ def client() -> None:
 
 app.command("agent", epilog=AGENT_EPILOG)(agent)
 app.command("doctor", epilog=DOCTOR_EPILOG)(doctor)
+app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("export", epilog=EXPORT_EPILOG)(export)
 app.command("replay", epilog=REPLAY_EPILOG)(replay)
 app.command("run", epilog=RUN_EPILOG)(run)

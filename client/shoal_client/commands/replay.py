@@ -71,6 +71,11 @@ def _text(done: dict[str, Any]) -> str:
         f"off-policy, {off['used']} decisions with known propensities "
         f"(effective {off['effective_sample_size']:.0f}):",
     ]
+    if done["nodes_sampled"] < done["nodes"]:
+        sample = f"{done['nodes_sampled']} of {done['nodes']} nodes"
+        lines.insert(
+            1, f"the twin scores every node; kube-scheduler samples {sample} (percentageOfNodesToScore)"
+        )
     for name, title in OFF_POLICY.items():
         value, low, high = (off[name][key] for key in ("value", "low", "high"))
         lines.append(f"  {title:<34} {_number(value)} [{_number(low)}, {_number(high)}]")

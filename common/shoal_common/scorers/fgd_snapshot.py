@@ -10,6 +10,7 @@ milli-GPU) are not in Kubernetes' own objects; see `shoal replay`.
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from shoal_common.kube.snapshot import NodeInfo, Snapshot
 from shoal_common.kube.verdict import Verdict
 from shoal_common.pods import PodRecord
 from shoal_common.scorers.fgd import FGD, Nodes, empty_nodes, raw_score, start
-from shoal_common.scorers.fragmentation import PodSpecs, typical_pods
+from shoal_common.scorers.fragmentation import PodSpecs, TypicalPods, typical_pods
 
 NAME = "FGD"
 GPU = "nvidia.com/gpu"
@@ -47,8 +48,40 @@ def score_snapshot(snapshot: Snapshot, pod: PodRecord) -> Verdict:
 def _scores(snapshot: Snapshot, pod: PodRecord, feasible: list[NodeInfo]) -> list[int]:
     if not feasible:
         return []
-    counts = Counter(_specification(p) for p in snapshot.pods if not p.finished)
+    counts = _specifications(snapshot)
     counts[_specification(pod)] += 1
+    specs, typical = _typical(counts)
+    state = start(_nodes(feasible), specs, typical)
+    own = list(counts).index(_specification(pod))
+    return [int(raw_score(FGD, state, own, node)) for node in range(len(feasible))]
+
+
+class Fragmentation(NamedTuple):
+    """Idle GPU of a cluster, and what of it its typical pods cannot use in expectation; milli-GPU."""
+
+    idle: int
+    unusable: float
+
+
+def fragmentation(snapshot: Snapshot) -> Fragmentation:
+    """The FGD metric of a cluster for the pods that it has, those that still wait among them.
+
+    Devices that are in use are whole: what is free of a node is free devices.
+    """
+    counts = _specifications(snapshot)
+    nodes = _nodes(list(snapshot.infos))
+    idle = int(nodes.gpu_count.sum()) * MILLI
+    if not counts or not idle:
+        return Fragmentation(idle, 0.0)
+    state = start(nodes, *_typical(counts))
+    return Fragmentation(idle, float(state.nodes.fragmentation.sum()))
+
+
+def _specifications(snapshot: Snapshot) -> Counter[Specification]:
+    return Counter(_specification(pod) for pod in snapshot.pods if not pod.finished)
+
+
+def _typical(counts: Counter[Specification]) -> tuple[PodSpecs, TypicalPods]:
     table = np.array(list(counts), dtype=np.int64)
     specs = PodSpecs(
         cpu_milli=table[:, 0].copy(),
@@ -57,10 +90,7 @@ def _scores(snapshot: Snapshot, pod: PodRecord, feasible: list[NodeInfo]) -> lis
         num_gpu=table[:, 2].copy(),
         models=np.zeros(len(table), dtype=np.int64),
     )
-    typical = typical_pods(specs, [""] * len(table), np.array(list(counts.values()), dtype=np.int64))
-    state = start(_nodes(feasible), specs, typical)
-    own = list(counts).index(_specification(pod))
-    return [int(raw_score(FGD, state, own, node)) for node in range(len(feasible))]
+    return specs, typical_pods(specs, [""] * len(table), np.array(list(counts.values()), dtype=np.int64))
 
 
 def _specification(pod: PodRecord) -> Specification:

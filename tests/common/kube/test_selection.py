@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from shoal_common.kube.profile import default_profile
+from shoal_common.kube import node_resources_fit
+from shoal_common.kube.profile import Profile, default_profile
 from shoal_common.kube.selection import (
     choose_host,
     num_feasible_nodes_to_find,
@@ -117,3 +119,27 @@ def test_a_cycle_over_200_nodes_sees_100_of_them() -> None:
     assert (second.candidates[0], second.next_start) == ("n100", 0)
     every = schedule_one(profile, snapshot, PodRecord("p"), rng, percentage=100)
     assert len(every.candidates) == 200
+
+
+def test_case_51_a_rotating_sample_defeats_packing_and_percentage_100_restores_it() -> None:
+    # kubernetes#95709: MostAllocated packs into the fullest node only while the sample holds it.
+    room = {"cpu": 10_000, "memory": 2**36, "pods": 110}
+    nodes = tuple(NodeRecord(f"n{i:03d}", {}, room) for i in range(400))
+    asked = PodResources((ContainerResources({"cpu": Fraction(1), "memory": Fraction(2**30)}),))
+    profile = default_profile(strategy=node_resources_fit.most_allocated_score)
+    fit = [weighted for weighted in profile.scores if weighted.name == node_resources_fit.NAME]
+    used = {}
+    for percentage in (0, 100):
+        pods, start = [], 0
+        for number in range(8):
+            pod = PodRecord(f"p{number}", uid=str(number), resources=asked)
+            snapshot = Snapshot(nodes, tuple(pods))
+            packing = Profile(profile.filters, tuple(fit))
+            rng = np.random.default_rng(0)
+            chosen = schedule_one(packing, snapshot, pod, rng, start=start, percentage=percentage)
+            pods.append(replace(pod, node_name=chosen.node or ""))
+            start = chosen.next_start
+        used[percentage] = len({pod.node_name for pod in pods})
+    assert num_feasible_nodes_to_find(400) == 188
+    assert used[100] == 1
+    assert used[0] > 1

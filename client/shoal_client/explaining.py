@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod is on its node, or on none: its last recorded decision, else what would be decided now.
+
+A recorded decision is shown as it was made: candidates, features and scores of that moment. What the API says
+(refusals, the policy in force, the node) is of now. Names of nodes are hashed in the store; those of nodes
+that are gone stay hashes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, final
+
+from shoal_client.experience.local_key import LocalKey
+from shoal_client.experience.reader import ExperienceReader
+from shoal_client.experience.records import Seen, Stored
+from shoal_client.explanation import Applied, Decided, Explanation, Refused, with_candidates
+from shoal_client.kube_api import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    SCHEDULING_POLICIES,
+    SERVICES,
+    Api,
+    NotFound,
+    Resource,
+)
+from shoal_client.policies import AppliedPolicy, Policies
+from shoal_client.policy_spec import Mode
+from shoal_client.serve.artifact_file import ArtifactFile
+from shoal_client.serve.decider import Decider
+from shoal_client.serve.guard import Guard
+from shoal_client.state import Kind, LiveCluster
+from shoal_common.errors import InputError
+from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
+from shoal_common.pods import PodRecord
+from shoal_common.reward import TERMS
+from shoal_common.scorers.base import Scorer
+from shoal_common.scorers.fgd_snapshot import fragmentation
+
+EXAMPLES: Final = 3  # nodes named for a refusal
+LISTED: Final[Mapping[Kind, Resource]] = {
+    "Node": NODES,
+    "Pod": PODS,
+    "Namespace": NAMESPACES,
+    "Service": SERVICES,
+}
+
+
+@final
+class Explainer:
+    """Looks once at the cluster, then explains pods."""
+
+    def __init__(self, api: Api, store: Path | None = None, policy: Path | None = None, top: int = 5) -> None:
+        """List the cluster.
+
+        Raises:
+            InputError, Fatal: the artifact cannot be used.
+            Transient, Fatal: the API server does not answer, or refuses.
+        """
+        self._live, self._policies, self._top = LiveCluster(), Policies(), top
+        for kind, resource in LISTED.items():
+            self._live.replace(kind, list(api.list(resource)))
+        try:
+            for found in api.list(SCHEDULING_POLICIES):
+                self._policies.set(found)
+        except NotFound:  # the definitions are not installed
+            pass
+        self._policies.mark_synced()
+        self._artifact, self._store = ArtifactFile(policy), store
+
+    def explain(self, namespace: str, name: str) -> Explanation:
+        """Explain one pod.
+
+        Raises:
+            InputError: there is no such pod, or the store cannot be read.
+        """
+        found = [p for p in self._live.pods.values() if (p.namespace, p.name) == (namespace, name)]
+        if not found:
+            remedy = "see kubectl get pods; -n names another namespace"
+            raise InputError(f"{namespace}/{name}", "pod", "there is no such pod", remedy)
+        pod = found[0]
+        plan = Guard(self._policies, self._live).plan(
+            pod, self._live.namespace_labels(namespace), self._digest
+        )
+        recorded = self._recorded(pod)
+        gpu = fragmentation(self._live.snapshot())
+        return Explanation(
+            pod=f"{namespace}/{name}",
+            uid=pod.uid,
+            node=pod.node_name,
+            phase=pod.phase,
+            policy=_applied(plan.applied, plan.serves, plan.reason or ""),
+            decision=recorded or self._now(pod, plan.applied),
+            refusals=self._refusals(pod),
+            idle_milli_gpu=gpu.idle,
+            unusable_milli_gpu=gpu.unusable,
+        )
+
+    @property
+    def _digest(self) -> str | None:
+        return self._artifact.current.digest if self._artifact.current else None
+
+    def _scorer(self, digest: str) -> Scorer | None:
+        """The policy of this digest, where it is the one at hand: only the same policy can tell effects."""
+        served = self._artifact.current
+        return served.scorer if served is not None and served.digest == digest else None
+
+    def _recorded(self, pod: PodRecord) -> Decided | None:
+        """The last recorded decision on the pod, one with candidates before one without."""
+        if self._store is None:
+            return None
+        with ExperienceReader(self._store) as reader:
+            attempts = reader.of_pod(pod.uid)
+        if not attempts:
+            return None
+        last = max(attempts, key=lambda a: (a.decision.seen is not None, a.decision.id))
+        key = LocalKey(self._store / "local.key")
+        names = {key.name(node): node for node in self._live.nodes}
+        return self._as_decided(last, names)
+
+    def _as_decided(self, stored: Stored, names: Mapping[str, str]) -> Decided:
+        decision, result = stored.decision, stored.result
+        seen, taken = decision.seen, -1 if result is None else result.action
+        if seen is not None:
+            seen = replace(seen, names=tuple(names.get(name, f"gone:{name}") for name in seen.names))
+        reward = None if result is None else result.reward
+        told = Decided(
+            source="recorded",
+            at=_time(decision.at),
+            asked_by=decision.source,
+            mode=decision.mode,
+            digest=decision.policy,
+            attempt=decision.attempt,
+            taken="" if result is None or not result.node else names.get(result.node, f"gone:{result.node}"),
+            outcome="open" if result is None else result.outcome,
+            reason=decision.reason if result is None else result.reason,
+            reward=None if reward is None else dict(zip(TERMS, reward, strict=True)),
+        )
+        if seen is None:
+            return told
+        scorer = self._scorer(decision.policy)
+        return with_candidates(told, seen, decision.chosen, taken, self._top, scorer)
+
+    def _now(self, pod: PodRecord, applied: AppliedPolicy | None) -> Decided | None:
+        """What would be decided for a pod that waits."""
+        if pod.node_name or applied is None or applied.mode is Mode.OFF or self._artifact.current is None:
+            return None
+        names = list(self._live.nodes)
+        found = Decider(self._live, self._artifact).judge(pod, names, applied)
+        if found.observation is None:
+            return None
+        logits = None if found.decision is None else found.decision.scores.logits[0]
+        seen = Seen.of(found.observation, found.names, logits)
+        told = Decided(
+            source="now",
+            at=_time(time.time()),
+            asked_by="",
+            mode=applied.mode.value.lower(),
+            digest=found.policy,
+            attempt=0,
+            outcome="",
+            reason=found.reason or "",
+        )
+        chosen = -1 if found.decision is None else int(found.decision.action[0])
+        return with_candidates(told, seen, chosen, -1, self._top, self._scorer(found.policy))
+
+    def _refusals(self, pod: PodRecord) -> list[Refused]:
+        """Nodes that kube-scheduler's filters keep the pod from, were it to be placed now."""
+        snapshot = self._live.snapshot()
+        others = tuple(p for p in snapshot.pods if p.uid != pod.uid)
+        refusals, _ = refuse(DEFAULT_FILTERS, replace(snapshot, pods=others), replace(pod, node_name=""))
+        by_reason: dict[str, list[str]] = defaultdict(list)
+        for node, refusal in refusals.items():
+            by_reason["; ".join(refusal.reasons)].append(node)
+        ordered = sorted(by_reason.items(), key=lambda item: -len(item[1]))
+        return [Refused(reason, len(nodes), sorted(nodes)[:EXAMPLES]) for reason, nodes in ordered]
+
+
+def _applied(applied: AppliedPolicy | None, serves: bool, reason: str) -> Applied:
+    if applied is None:
+        return Applied("", "none", False, "no SchedulingPolicy selects the pod")
+    why = applied.rolled_back or reason
+    if not why and not serves:
+        why = "not in the canary" if applied.mode is Mode.CANARY else applied.mode.value.lower()
+    return Applied(applied.name, applied.mode.value, serves and not why, why)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
