@@ -10,7 +10,6 @@ one-sided 95 % bound over the seeds (`shoal_common.gate`) is above `LEAST_GAIN`.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -19,35 +18,13 @@ from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.load import cpu_load
 from shoal_client.live_tables import I64
 from shoal_client.state import LiveCluster
-from shoal_common.cluster import (
-    F64,
-    N_CPU,
-    N_DEEP_IDLE,
-    N_DPU,
-    N_GPU_WATTS,
-    N_GPUS,
-    N_IDLE_WATTS,
-    N_IO_CAPACITY,
-    N_IO_SPEED,
-    N_MAX_WATTS,
-    N_MEMORY,
-    N_SPEED,
-    N_ZONES,
-    P_CLASS,
-    P_CPU,
-    P_CPU_USE,
-    P_DURATION,
-    P_IO_USE,
-    P_MEMORY,
-    POD_COLUMNS,
-)
+from shoal_common.cluster import F64, P_CLASS, P_CPU, P_CPU_USE, P_DURATION, P_IO_USE, P_MEMORY, POD_COLUMNS
 from shoal_common.pods import PodRecord
 from shoal_common.reward import ObjectiveWeights
-from shoal_common.tables import SERVICE, fill_node, pod_row
+from shoal_common.tables import SERVICE, pod_row
 
 if TYPE_CHECKING:
     from shoal_common.gate import Verdict
-    from shoal_common.twin.scenarios import NodeClass
 
 SEEDS: Final = 8
 SECONDS: Final = 1800.0
@@ -57,7 +34,6 @@ LEAST_GAIN: Final = 1.0
 SPREAD: Final = 0.25  # of a pod's use around its app's mean, as in the twin's generated workloads
 MEMORY_USE: Final = 0.65  # of the request: the middle of the twin's generated apps
 UNLIMITED: Final = 64.0
-GIB: Final = 2.0**30
 
 
 @final
@@ -99,13 +75,15 @@ class TwinGain:
         self, pod: PodRecord, target: str, seeds: list[int], weights: ObjectiveWeights
     ) -> tuple[list[float], list[float]]:
         """Objectives by seed of staying and of moving."""
+        from shoal_client.live_twin import node_class
         from shoal_common.twin.batch import TwinConfig
         from shoal_common.twin.env import VectorEnv
         from shoal_common.twin.scenarios import Scenario
         from shoal_common.twin.state import V_POD
 
         names = (pod.node_name, target)
-        nodes = tuple((self._node_class(name), 1) for name in names)
+        tables = self._cluster.cluster.node
+        nodes = tuple((node_class(name, tables[self._cluster.row(name)]), 1) for name in names)
         scenario = Scenario("move", nodes, seconds=SECONDS, price_amplitude=0.0)
         present = [p for p in list(self._cluster.pods.values()) if p.node_name in names and not p.finished]
         arms = [self._arrivals(pod, present, seed, moved) for moved in (False, True) for seed in seeds]
@@ -134,27 +112,6 @@ class TwinGain:
             rows.append(restarted(row) if moves else row)
             homes.append(0 if other.node_name == pod.node_name and not moves else 1)
         return np.stack(rows), np.array(homes, dtype=np.int64)
-
-    def _node_class(self, name: str) -> NodeClass:
-        from shoal_common.twin.scenarios import NodeClass
-
-        row = np.zeros(len(self._cluster.cluster.node[0]))
-        fill_node(self._cluster.nodes[name], row)
-        return NodeClass(
-            name,
-            cores=math.ceil(row[N_CPU] / 1000),
-            memory_gib=math.ceil(row[N_MEMORY] / GIB),
-            gpus=int(row[N_GPUS]),
-            speed=float(row[N_SPEED]),
-            io_speed=float(row[N_IO_SPEED]),
-            io_capacity=float(row[N_IO_CAPACITY]),
-            idle_watts=float(row[N_IDLE_WATTS]),
-            max_watts=float(row[N_MAX_WATTS]),
-            gpu_watts=float(row[N_GPU_WATTS]),
-            deep_idle=float(row[N_DEEP_IDLE]),
-            dpu=bool(row[N_DPU]),
-            numa_zones=int(row[N_ZONES]),
-        )
 
 
 def present_row(pod: PodRecord, known: F64, rng: np.random.Generator, arrival: float) -> F64:
