@@ -25,6 +25,7 @@ class Heap:
     def __init__(self, full: Callable[[], bool]) -> None:
         """`full` says that the caches are, after which little comes that stays."""
         self._full = full
+        self._before = gc.get_threshold()
         self.settled = False  # whether the caches are frozen: from here on collections are short
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heap", daemon=True)
@@ -42,7 +43,7 @@ class Heap:
         if self._thread.is_alive():
             self._thread.join(2.0)
         gc.unfreeze()
-        gc.set_threshold(700, 10, 10)
+        gc.set_threshold(*self._before)
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS if self.settled else AT_START_SECONDS):

@@ -273,3 +273,53 @@ def test_binding_twice_is_a_success_twice_and_elsewhere_an_error() -> None:
     assert "already assigned" in other
     broken: Any = Server(Refused("no such node", 404))
     assert "no such node" in bind(broken, wanted, lambda _: "")
+
+
+def test_what_no_policy_was_trained_for_is_left_to_the_scheduler(artifact: Path) -> None:
+    world = World(artifact, drift={"maxClippedRatio": 0.01}).nodes(node("a", cpu=2000), node("b", cpu=2000))
+    assert world.service.prioritize(world.asked()).wait().reason == "out_of_distribution"
+    assert world.live.reserved == 0
+    world.service.stop()
+
+
+def test_pods_of_another_kind_than_in_the_first_window_count_as_drift(artifact: Path) -> None:
+    drift = {"windowDecisions": 100, "maxShift": 0.25}
+    world = World(artifact, "Shadow", drift=drift).nodes(*some_nodes())
+    small, large = world.asked(cpu="100m"), world.asked(cpu=6, memory="24Gi")
+    for asked, reason in ((small, "shadow"), (large, "shadow")):
+        for _ in range(100):
+            last = world.service.prioritize(asked).wait()
+        assert last.reason == (reason if asked is small else "drift")
+    world.service.stop()
+
+
+class Doubts:
+    """Who is told of doubtful scores."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def decided(self, *_: Any) -> None:
+        pass
+
+    def doubtful(self, plan: Any, reason: str) -> None:
+        self.told.append(f"{plan.applied.name}: {reason}")
+
+
+def test_a_nan_is_neutral_told_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubts = Doubts()
+    world.service._watcher = doubts
+    assert world.artifact.current is not None
+    scorer = type(world.artifact.current.scorer)
+    real = scorer.score_tokens
+
+    def broken(self: Any, tokens: Any, obs: Any) -> Any:
+        scores = real(self, tokens, obs)
+        scores.logits[0, 1] = np.nan
+        return scores
+
+    monkeypatch.setattr(scorer, "score_tokens", broken)
+    found = world.service.prioritize(world.asked()).wait()
+    assert (found.reason, found.scores) == ("not_finite", [0] * 4)
+    assert doubts.told == ["p: not_finite"]
+    assert world.live.reserved == 0
