@@ -22,6 +22,8 @@ from shoal_client.status import (
 from shoal_common.errors import InputError, LedgerCorrupt
 from shoal_common.privacy.ledger import Ledger
 
+DIGITS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -81,18 +83,20 @@ def read_standing(ledger: Path, delta: float | None = None) -> Standing:
 
 @final
 class LedgerStanding:
-    """The standing of a ledger, read again when the file changes."""
+    """The standing of a ledger, read again when the file changes; None stands for no trainer."""
 
-    def __init__(self, ledger: Path) -> None:
+    def __init__(self, ledger: Path | None) -> None:
         self._ledger, self._known = ledger, Standing()
-        self._stamp: tuple[int, int] | None = None
+        self._read: tuple[float | None, int, int] | None = None
 
-    def __call__(self) -> Standing:
-        """The standing now."""
-        found = self._ledger.stat() if self._ledger.exists() else None
-        stamp = None if found is None else (found.st_mtime_ns, found.st_size)
-        if stamp != self._stamp:
-            self._known, self._stamp = read_standing(self._ledger), stamp
+    def __call__(self, delta: float | None) -> Standing:
+        """The standing now, at the budget's delta; None takes the one that the ledger was kept at."""
+        if self._ledger is None or not self._ledger.exists():
+            return Standing()
+        found = self._ledger.stat()
+        wanted = (delta, found.st_mtime_ns, found.st_size)
+        if wanted != self._read:
+            self._known, self._read = read_standing(self._ledger, delta), wanted
         return self._known
 
 
@@ -110,8 +114,8 @@ def membership_status(
     status = FederationMembershipStatus(
         observed_generation=generation,
         round=standing.round,
-        epsilon_spent=spent,
-        epsilon_left=left,
+        epsilon_spent=None if spent is None else round(spent, DIGITS),
+        epsilon_left=None if left is None else round(left, DIGITS),
         delta=standing.delta,
         policy_version=serving.version or serving.digest[:12] or None,
         policy_digest=serving.digest or None,

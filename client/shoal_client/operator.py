@@ -57,8 +57,8 @@ class Operator:
     """Watches SchedulingPolicies and FederationMemberships and reports on them, between `start` and `stop`.
 
     `serving` says what is loaded and what is wrong with it, `standing` where the cluster stands in its
-    federation, `outcomes` what adaptive objectives go by; `publish` is told what the trainer may do. All are
-    called from the operator's own thread.
+    federation at a delta, `outcomes` what adaptive objectives go by; `publish` is told what the trainer may
+    do. All are called from the operator's own thread.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Operator:
         serving: Callable[[], Serving],
         *,
         memberships: Memberships | None = None,
-        standing: Callable[[], Standing] = Standing,
+        standing: Callable[[float | None], Standing] = lambda delta: Standing(),
         outcomes: Callable[[], Outcomes] = Outcomes,
         publish: Callable[[Limits], object] = lambda limits: None,
         instance: str = "shoal-client",
@@ -128,9 +128,10 @@ class Operator:
             if self._write(SCHEDULING_POLICIES, entry.obj, status):
                 self._tell(entry.obj, status)
         objects = self.memberships.objects()
-        standing = self._standing() if objects else Standing()
+        budget = self.policies.privacy()
+        standing = self._standing(budget.delta if budget else None) if objects else Standing()
         for obj in objects.values():
-            status = membership_status(obj, standing, self.policies.privacy(), serving, now)
+            status = membership_status(obj, standing, budget, serving, now)
             self._write(MEMBERSHIPS, obj, status)
 
     def _differences(

@@ -32,7 +32,7 @@ from shoal_client.experience.store import ExperienceStore
 from shoal_client.informer import Informer
 from shoal_client.kube_api import PODS, connect
 from shoal_client.limits import Limits, write_limits
-from shoal_client.membership import LedgerStanding, Standing
+from shoal_client.membership import LedgerStanding
 from shoal_client.objectives import Outcomes, PowerMeter
 from shoal_client.operator import Operator
 from shoal_client.policies import Policies
@@ -223,7 +223,7 @@ class ServingProcess:
             self.policies,
             self.leader,
             self.serving,
-            standing=Standing if training is None else LedgerStanding(training / "ledger.jsonl"),
+            standing=LedgerStanding(training / "ledger.jsonl" if training else None),
             outcomes=lambda: Outcomes(self.guardrails.sla_violations(), self.power.watts),
             publish=self._publish,
             instance=self._instance,

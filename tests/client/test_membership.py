@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal_client.membership import LedgerStanding, Memberships, Standing, membership_status, read_standing
+from shoal_client.membership import LedgerStanding, Memberships, Standing, membership_status
 from shoal_client.policy_spec import PrivacyBudget
 from shoal_client.status import Serving
 from shoal_common.privacy.ledger import Ledger, LedgerRow
@@ -48,15 +48,15 @@ def ready(obj: dict[str, Any], standing: Standing, epsilon: float | None) -> str
 def test_the_ledger_tells_round_and_epsilon_and_is_read_again_when_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     standing = LedgerStanding(path)
-    assert standing() == Standing()
+    assert standing(None) == LedgerStanding(None)(None) == Standing()
     for number in (3, 4):
         spent = charge(path, number)
-        assert standing() == Standing(number, spent, 1e-6)
-    wider = read_standing(path, 1e-4)
+        assert standing(None) == standing(1e-6) == Standing(number, spent, 1e-6)
+    wider = standing(1e-4)
     assert wider.epsilon_spent is not None
     assert wider.epsilon_spent < spent
     path.write_text(path.read_text()[:-20] + "\n")
-    assert standing().error
+    assert standing(None).error
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_membership_reports_round_and_budget(server: ApiServer, api: Api) -> N
     member = policy("m", clusterName="c-1")
     server.create("federationmemberships", member | {"kind": "FederationMembership"})
     standing = Standing(round=12, epsilon_spent=3.0, delta=1e-6)
-    made = Installation(server, api, standing=lambda: standing)
+    made = Installation(server, api, standing=lambda delta: standing)
     made.operator.resync()
     made.operator.report()
     status = server.get("federationmemberships", "m")["status"]
