@@ -173,7 +173,7 @@ BREAKER_OPEN = Gauge(
 )
 DRIFT_INDEX = Gauge(
     "shoal_drift_index",
-    "Population stability index of the observations against the policy's first window.",
+    "Population stability index of pods and hardware in the latest window against the usual.",
     registry=REGISTRY,
 )
 CLIPPED_RATIO = Gauge(

@@ -4,11 +4,11 @@
 *Out of distribution*: many features of one observation stand at a bound that only caps them. A policy was
 trained within the public bounds of the feature tables, so beyond them it can only guess.
 
-*Drift*: the population stability index, sum over ten bins of (p - q) ln(p / q), between the decisions of the
-first full window after a policy was loaded and those of the latest one, averaged over the features of pod,
-cluster and mean candidate. Bins are equal in the square root of a feature within its bounds, since most crowd
-near 0. Below 0.1 is commonly called stable, above 0.25 shifted. The hour of the day is left out, which shifts
-by itself.
+*Drift*: the population stability index, sum over ten bins of (p - q) ln(p / q), between the latest full
+window of decisions and a moving average of those before it since the policy was loaded, averaged over
+features. Only what the policy does not move by its own decisions is compared: pods, and candidates' hardware.
+A change that stays becomes the usual within some windows. Bins are equal in the square root of a feature
+within its bounds, since most crowd near 0. Below 0.1 is commonly called stable, above 0.25 shifted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal_common.features import (
-    CONTEXT_HIGH,
-    CONTEXT_LOW,
     NODE_HIGH,
     NODE_LOW,
     PAIR_HIGH,
@@ -28,11 +26,17 @@ from shoal_common.features import (
     TASK_HIGH,
     TASK_LOW,
 )
-from shoal_common.observation import CONTEXT_FEATURES, F32, Observation
+from shoal_common.observation import F32, NODE_FEATURES, Observation
 
 BINS = 10
 FLOOR = 1e-3  # a share of zero would make the index infinite
-HOUR = ("hour_sin", "hour_cos")
+RENEWED = 0.2  # share of the latest window in the usual one
+HARDWARE_FEATURES = frozenset(
+    {
+        "has_gpu", "gpus", "has_dpu", "speed", "io_speed", "cores", "memory_per_core", "idle_power",
+        "power_per_core", "deep_idle",
+    }
+)  # fmt: skip
 
 F64 = npt.NDArray[np.float64]
 
@@ -45,9 +49,9 @@ def _capped(low: F32, high: F32) -> npt.NDArray[np.intp]:
 NODE_CAPPED, PAIR_CAPPED, TASK_CAPPED = (
     _capped(NODE_LOW, NODE_HIGH), _capped(PAIR_LOW, PAIR_HIGH), _capped(TASK_LOW, TASK_HIGH),
 )  # fmt: skip
-STEADY = np.array([f.name not in HOUR for f in CONTEXT_FEATURES])
-LOW = np.concatenate([TASK_LOW, CONTEXT_LOW[STEADY], NODE_LOW])
-WIDTH = np.concatenate([TASK_HIGH, CONTEXT_HIGH[STEADY], NODE_HIGH]) - LOW
+HARDWARE = np.array([i for i, f in enumerate(NODE_FEATURES) if f.name in HARDWARE_FEATURES])
+LOW = np.concatenate([TASK_LOW, NODE_LOW[HARDWARE]])
+WIDTH = np.concatenate([TASK_HIGH, NODE_HIGH[HARDWARE]]) - LOW
 
 
 def clipped_ratio(obs: Observation) -> float:
@@ -64,19 +68,19 @@ def clipped_ratio(obs: Observation) -> float:
 
 @final
 class Drift:
-    """The index over windows of decisions; 0 until two windows are full."""
+    """The index over windows of decisions; 0 until two of them are full."""
 
     def __init__(self) -> None:
         self.index = 0.0
         self._counts: F64 = np.zeros((len(LOW), BINS))
         self._rows = np.arange(len(LOW))
         self._seen = 0
-        self._first: F64 | None = None
+        self._usual: F64 | None = None
 
     def see(self, obs: Observation, window: int) -> None:
         """Count one observation (B = 1); every `window` of them the index is computed again."""
-        node = obs.node[0].mean(0) if obs.node.shape[1] else NODE_LOW
-        value = np.concatenate([obs.task[0], obs.ctx[0][STEADY], node])
+        hardware = obs.node[0][:, HARDWARE]
+        value = np.concatenate([obs.task[0], hardware.mean(0) if len(hardware) else NODE_LOW[HARDWARE]])
         part = np.clip((value - LOW) / WIDTH, 0.0, 1.0)
         place = np.minimum((np.sqrt(part) * BINS).astype(np.int64), BINS - 1)
         self._counts[self._rows, place] += 1
@@ -86,9 +90,9 @@ class Drift:
 
     def _close(self) -> None:
         share = np.maximum(self._counts / self._seen, FLOOR)
-        if self._first is None:
-            self._first = share
-        else:
-            self.index = float(((share - self._first) * np.log(share / self._first)).sum(-1).mean())
+        if self._usual is None:
+            self._usual = share
+        self.index = float(((share - self._usual) * np.log(share / self._usual)).sum(-1).mean())
+        self._usual = (1.0 - RENEWED) * self._usual + RENEWED * share
         self._counts = np.zeros_like(self._counts)
         self._seen = 0

@@ -36,7 +36,7 @@ def test_only_caps_count_as_out_of_distribution() -> None:
     assert clipped_ratio(observation(1.0, nodes=0)) == 1.0
 
 
-def test_the_index_compares_full_windows_with_the_first() -> None:
+def test_the_index_compares_full_windows_with_the_usual() -> None:
     rng, drift = np.random.default_rng(0), Drift()
 
     def window(low: float, high: float) -> float:
@@ -44,7 +44,20 @@ def test_the_index_compares_full_windows_with_the_first() -> None:
             drift.see(observation(float(rng.uniform(low, high))), 500)
         return drift.index
 
-    assert window(0.2, 0.6) == 0.0
-    assert window(0.2, 0.6) < 0.1
-    assert window(0.5, 0.9) > 0.25
-    assert window(0.2, 0.6) < 0.1
+    assert window(0.1, 0.4) == 0.0
+    assert window(0.1, 0.4) < 0.1
+    first = window(0.5, 0.9)
+    assert first > 0.25
+    later = [window(0.5, 0.9) for _ in range(12)]
+    assert later == sorted(later, reverse=True)
+    assert later[-1] < 0.25
+
+
+def test_how_full_the_cluster_is_is_no_drift() -> None:
+    drift, names = Drift(), [f.name for f in NODE_FEATURES]
+    for free in np.linspace(1.0, 0.0, 1000):
+        seen = observation(0.3)
+        for name in ("cpu_free", "memory_free", "pods", "cpu_load"):
+            seen.node[..., names.index(name)] = free
+        drift.see(seen, 100)
+    assert drift.index == 0.0
