@@ -19,7 +19,7 @@ import numpy as np
 from shoal_client.metrics import POLICY_INFO, POLICY_RELOADS
 from shoal_common.cluster import feasible_mask
 from shoal_common.decide import Embeddings, RecordTables, TokenScorer, decide, observe
-from shoal_common.errors import Fatal, ShoalError
+from shoal_common.errors import Fatal, InputError, ShoalError
 from shoal_common.kube.snapshot import Snapshot
 from shoal_common.pods import NodeRecord, PodRecord
 from shoal_common.reward import ObjectiveWeights
@@ -83,7 +83,7 @@ class ArtifactFile:
             return False
         try:
             policy = load(self._directory)
-        except (ShoalError, OSError, RuntimeError, ValueError) as error:
+        except ShoalError as error:
             if str(error) != self.problem:
                 _log.warning("the policy on disk is not taken: %s", error)
                 POLICY_RELOADS.labels("refused").inc()
@@ -109,14 +109,21 @@ def load(directory: Path) -> ServedPolicy:
     """Open, verify and try an artifact.
 
     Raises:
-        InputError, SchemaMismatch: it does not verify.
+        InputError, SchemaMismatch: it does not verify, or is whole but cannot be run.
         Fatal: it does not decide a decision that any policy can.
     """
-    scorer = open_artifact(directory)
-    profiles = int(scorer.manifest["profiles"])
-    if _try(scorer, profiles) < 0:
+    try:
+        scorer = open_artifact(directory)
+        profiles = int(scorer.manifest["profiles"])
+        version = str(scorer.manifest["provenance"].get("version", ""))
+        choice = _try(scorer, profiles)
+    except ShoalError:
+        raise
+    except Exception as error:  # onnxruntime's own derive from nothing narrower
+        problem = f"cannot be run ({type(error).__name__}: {error})"
+        raise InputError(str(directory), "artifact", problem, "save the policy again") from error
+    if choice < 0:
         raise Fatal(f"{directory}: gives no finite score for an ordinary decision; serve an earlier policy")
-    version = str(scorer.manifest["provenance"].get("version", ""))
     return ServedPolicy(scorer, str(scorer.manifest["digest"]), version, profiles)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_common.errors import Fatal, InputError
-from shoal_common.scorers.artifact import MANIFEST, WEIGHTS, ArtifactScorer
+from shoal_common.scorers.artifact import HEAD, MANIFEST, WEIGHTS, ArtifactScorer, digest
 from shoal_common.scorers.base import Scores
 
 from .conftest import World, save_artifact, some_nodes
@@ -67,3 +68,26 @@ def test_the_first_artifact_must_verify_and_decide(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(ArtifactScorer, "score_tokens", broken)
     with pytest.raises(Fatal, match="gives no finite score"):
         ArtifactFile(folder)
+
+
+@pytest.mark.parametrize("what", ["graph", "profiles"])
+def test_a_sealed_artifact_that_cannot_be_run_is_refused_and_looked_at_again(
+    artifact: Path, tmp_path: Path, what: str
+) -> None:
+    folder = tmp_path / "artifact"
+    shutil.copytree(artifact, folder)
+    file = ArtifactFile(folder)
+    kept, manifest = file.current, json.loads((folder / MANIFEST).read_text())
+    if what == "graph":
+        (folder / HEAD).write_bytes(b"no graph")
+    else:
+        del manifest["profiles"]
+    manifest["digest"] = digest(folder, manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest) + " ")
+    assert not file.look()
+    assert file.current is kept
+    assert "cannot be run" in file.problem
+    with pytest.raises(InputError, match="cannot be run"):
+        ArtifactFile(folder)
+    shutil.copytree(artifact, folder, dirs_exist_ok=True)
+    assert file.look()
