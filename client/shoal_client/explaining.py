@@ -122,13 +122,15 @@ class Explainer:
         last = max(attempts, key=lambda a: (a.decision.seen is not None, a.decision.id))
         key = LocalKey(self._store / "local.key")
         names = {key.name(node): node for node in self._live.nodes}
-        return self._as_decided(last, names)
+        return self._as_decided(last, names, pod.node_name)
 
-    def _as_decided(self, stored: Stored, names: Mapping[str, str]) -> Decided:
+    def _as_decided(self, stored: Stored, names: Mapping[str, str], now_on: str) -> Decided:
+        """The decision told; while it is open, the API says where the pod is."""
         decision, result = stored.decision, stored.result
-        seen, taken = decision.seen, -1 if result is None else result.action
+        taken = now_on if result is None else _known(result.node, names)
+        seen = decision.seen
         if seen is not None:
-            seen = replace(seen, names=tuple(names.get(name, f"gone:{name}") for name in seen.names))
+            seen = replace(seen, names=tuple(_known(name, names) for name in seen.names))
         reward = None if result is None else result.reward
         told = Decided(
             source="recorded",
@@ -137,7 +139,7 @@ class Explainer:
             mode=decision.mode,
             digest=decision.policy,
             attempt=decision.attempt,
-            taken="" if result is None or not result.node else names.get(result.node, f"gone:{result.node}"),
+            taken=taken,
             outcome="open" if result is None else result.outcome,
             reason=decision.reason if result is None else result.reason,
             reward=None if reward is None else dict(zip(TERMS, reward, strict=True)),
@@ -145,7 +147,7 @@ class Explainer:
         if seen is None:
             return told
         scorer = self._scorer(decision.policy)
-        return with_candidates(told, seen, decision.chosen, taken, self._top, scorer)
+        return with_candidates(told, seen, decision.chosen, self._top, scorer)
 
     def _now(self, pod: PodRecord, applied: AppliedPolicy | None) -> Decided | None:
         """What would be decided for a pod that waits."""
@@ -168,7 +170,7 @@ class Explainer:
             reason=found.reason or "",
         )
         chosen = -1 if found.decision is None else int(found.decision.action[0])
-        return with_candidates(told, seen, chosen, -1, self._top, self._scorer(found.policy))
+        return with_candidates(told, seen, chosen, self._top, self._scorer(found.policy))
 
     def _refusals(self, pod: PodRecord) -> list[Refused]:
         """Nodes that kube-scheduler's filters keep the pod from, were it to be placed now."""
@@ -185,10 +187,17 @@ class Explainer:
 def _applied(applied: AppliedPolicy | None, serves: bool, reason: str) -> Applied:
     if applied is None:
         return Applied("", "none", False, "no SchedulingPolicy selects the pod")
+    if not applied.name:
+        return Applied("", "default", False, "there is no SchedulingPolicy, so serve's --mode holds")
     why = applied.rolled_back or reason
     if not why and not serves:
         why = "not in the canary" if applied.mode is Mode.CANARY else applied.mode.value.lower()
     return Applied(applied.name, applied.mode.value, serves and not why, why)
+
+
+def _known(hashed: str, names: Mapping[str, str]) -> str:
+    """A node's name by its hash; "" stays "", the hash of a node that is gone is said to be one."""
+    return names.get(hashed, f"gone:{hashed}") if hashed else ""
 
 
 def _time(seconds: float) -> str:

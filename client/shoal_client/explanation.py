@@ -117,33 +117,33 @@ class Explanation:
 
 
 def with_candidates(
-    told: Decided, seen: Seen, chosen: int, taken: int, most: int, scorer: Scorer | None = None
+    told: Decided, seen: Seen, chosen: int, most: int, scorer: Scorer | None = None
 ) -> Decided:
     """Add what was seen to a decision.
 
     Args:
         told: the decision without its candidates.
         seen: its candidates.
-        chosen, taken: by the policy and by the scheduler, as flat n * P + p; -1 none.
+        chosen: by the policy, as flat n * P + p; -1 none.
         most: candidates told, beside the chosen and the taken one.
         scorer: the policy that decided, for the effects; None where it is not at hand.
     """
-    profiles = seen.mask.shape[1]
-    nodes = [flat // profiles if flat >= 0 else -1 for flat in (chosen, taken)]
+    node = chosen // seen.mask.shape[1] if chosen >= 0 else -1
+    nodes = [node, seen.names.index(told.taken) if told.taken in seen.names else -1]
     scores = np.where(seen.mask, seen.logits, -np.inf).max(-1)
     scores = np.where(np.isnan(scores), -np.inf, scores)
     feasible = np.flatnonzero(seen.mask.any(-1))
     order = sorted(feasible.tolist(), key=lambda n: (-scores[n], n not in nodes, n))
     top = [_candidate(rank, n, seen, scores, nodes) for rank, n in enumerate(order, start=1)]
-    others, found = feasible[feasible != nodes[0]], []
-    if scorer is not None and nodes[0] >= 0 and len(others):
-        found = sorted(effects(scorer, seen, nodes[0], others), key=lambda e: -abs(e.effect))
+    others, found = feasible[feasible != node], []
+    if scorer is not None and node >= 0 and len(others):
+        found = sorted(effects(scorer, seen, node, others), key=lambda e: -abs(e.effect))
     return replace(
         told,
-        chosen=seen.names[nodes[0]] if nodes[0] >= 0 else "",
+        chosen=seen.names[node] if node >= 0 else "",
         feasible=len(order),
         candidates=len(seen),
-        lead=_lead(scores, nodes[0]) if nodes[0] >= 0 else None,
+        lead=_lead(scores, node) if node >= 0 else None,
         top=[c for c in top if c.rank <= most or c.chosen or c.taken],
         task=_named(TASK_FEATURES, seen.task),
         context=_named(CONTEXT_FEATURES, seen.ctx),

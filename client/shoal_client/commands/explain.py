@@ -52,8 +52,11 @@ def _lines(found: Explanation) -> Iterator[str]:
     where = f"on {found.node}" if found.node else "on no node"
     yield f"{found.pod} ({found.uid}): {found.phase}, {where}"
     applied = found.policy
-    says = "its scores reach kube-scheduler" if applied.serves else f"neutral answers: {applied.why}"
-    yield f"policy {applied.name or '(the default)'}, mode {applied.mode}: {says}"
+    if not applied.name:
+        yield f"policy: {applied.why}"
+    else:
+        says = "its scores reach kube-scheduler" if applied.serves else f"neutral answers: {applied.why}"
+        yield f"policy {applied.name}, mode {applied.mode}: {says}"
     if found.decision is None:
         yield "no decision is known: it was not asked for, or one node alone was feasible"
     else:
@@ -64,7 +67,7 @@ def _lines(found: Explanation) -> Iterator[str]:
 
     if found.idle_milli_gpu:
         idle, unusable = found.idle_milli_gpu / 1000, found.unusable_milli_gpu / 1000
-        yield f"GPUs: {idle:g} idle, {unusable:.2f} of them of no use to this cluster's pods (fragmentation)"
+        yield f"GPUs: {idle:g} idle, {unusable:.2f} of them fragmented for this cluster's mix of pods (FGD)"
 
 
 def _decision(decided: Decided) -> Iterator[str]:

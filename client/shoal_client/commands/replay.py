@@ -76,9 +76,12 @@ def _text(done: dict[str, Any]) -> str:
         lines.insert(
             1, f"the twin scores every node; kube-scheduler samples {sample} (percentageOfNodesToScore)"
         )
-    for name, title in OFF_POLICY.items():
-        value, low, high = (off[name][key] for key in ("value", "low", "high"))
-        lines.append(f"  {title:<34} {_number(value)} [{_number(low)}, {_number(high)}]")
+    if off["used"]:
+        for name, title in OFF_POLICY.items():
+            value, low, high = (off[name][key] for key in ("value", "low", "high"))
+            lines.append(f"  {title:<34} {_number(value)} [{_number(low)}, {_number(high)}]")
+    else:
+        lines.append("  they are known while an active SchedulingPolicy explores (exploration.epsilon)")
     lines += [f"  left out: {count} {why}" for why, count in off["excluded"].items() if count]
     return "\n".join(lines)
 
