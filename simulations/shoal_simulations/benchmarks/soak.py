@@ -149,10 +149,10 @@ def _untrained(directory: Path) -> Path:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """A day at 1,000 nodes and 1e6 random events; `quick` has fewer pods and a tenth of the events."""
-    config = ChurnConfig(pods_per_second=0.05) if quick else ChurnConfig(pods_per_second=0.5)
+    """A day at 1,000 nodes and 1e6 random events; `quick` has a 25th of the pods and a 20th of the events."""
+    config = ChurnConfig(pods_per_second=0.02) if quick else ChurnConfig(pods_per_second=0.5)
     day = soak(config)
-    events = compare_with_scratch(100_000 if quick else 1_000_000, nodes=50, checks=10)
+    events = compare_with_scratch(50_000 if quick else 1_000_000, nodes=50, checks=10)
     holds = day["lost"] == 0 and abs(day["memory_mb_per_hour"]) <= MOST_MB_PER_HOUR and events["differ"] == 0
     return {"quick": quick, "day": day, "random_events": events, "holds": holds}
 
