@@ -199,7 +199,7 @@ class ApiServer:
         status = subresources.with_condition(self.get(resource, name, namespace).get("status", {}), condition)
         return self.patch(resource, name, {"status": status}, namespace=namespace, subresource="status")
 
-    def wait(self, holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    def wait(self, holds: Callable[[], bool], seconds: float = 30.0) -> bool:
         """Wait until `holds` is true; it is asked again after every write and every 50 ms."""
         deadline = time.monotonic() + seconds
         with self.registry.store.changed:

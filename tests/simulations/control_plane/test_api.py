@@ -27,7 +27,7 @@ def api() -> Iterator[ApiServer]:
 
 
 def get(api: ApiServer, path: str) -> Any:
-    with urllib.request.urlopen(api.url + path, timeout=5) as answer:
+    with urllib.request.urlopen(api.url + path, timeout=30) as answer:
         return json.load(answer)
 
 
@@ -45,7 +45,7 @@ def names(document: Any) -> list[str]:
 class Stream:
     """An open watch whose events can be read one by one."""
 
-    def __init__(self, api: ApiServer, query: str, path: str = PODS, timeout: float = 5) -> None:
+    def __init__(self, api: ApiServer, query: str, path: str = PODS, timeout: float = 30) -> None:
         self.connection = HTTPConnection(api.url.removeprefix("http://"), timeout=timeout)
         self.connection.request("GET", f"{path}?watch=1&{query}")
         self.answer: HTTPResponse = self.connection.getresponse()
@@ -244,7 +244,7 @@ def test_what_is_denied_is_refused_and_reviewed(api: ApiServer) -> None:
     body = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     request = urllib.request.Request(api.url + path, json.dumps(body).encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         assert json.load(answer)["status"] == {"allowed": False}
 
 
@@ -260,7 +260,7 @@ def test_a_kind_can_be_absent(api: ApiServer) -> None:
 
 def test_requests_are_logged(api: ApiServer) -> None:
     request = urllib.request.Request(f"{api.url}{PODS}?limit=3", headers={"User-Agent": "shoal/1"})
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=30).close()
     logged = api.requests[-1]
     assert (logged.method, logged.path, logged.query, logged.user_agent) == (
         "GET",
@@ -327,7 +327,7 @@ def _post(api: ApiServer, path: str) -> int:
         api.url + path, b"{}", {"Content-Type": "application/json"}, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
