@@ -135,14 +135,8 @@ def test_cpus_are_shared_where_there_are_two():
 
 def test_serve_gets_its_options_and_the_store_and_train_its_budget(tmp_path):
     serve, train = programs(tmp_path, ["--listen", "127.0.0.1:0"], ["--cluster", "one"], 5)
-    assert serve.command[3:] == [
-        "client",
-        "serve",
-        "--store",
-        str(tmp_path / "experience"),
-        "--listen",
-        "127.0.0.1:0",
-    ]
+    own = ["--store", str(tmp_path / "experience"), "--training", str(tmp_path / "training")]
+    assert serve.command[3:] == ["client", "serve", *own, "--listen", "127.0.0.1:0"]
     assert train.command[3:] == ["client", "train", "--cluster", "one"]
     assert (serve.nice, train.nice) == (0, 5)
     assert not serve.cpus & train.cpus
