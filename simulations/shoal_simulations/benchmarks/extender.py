@@ -114,14 +114,11 @@ def _size(
 
 def untrained(folder: Path) -> Path:
     """An artifact of the default learner's shape with parameters as drawn."""
-    import torch
-
-    from shoal_common.learners.td3 import TD3Config
-    from shoal_common.nn.set_attention import SetActor
+    from shoal_common.learners.td3 import TD3, TD3Config
     from shoal_common.policy import PolicyArtifact
 
-    torch.manual_seed(0)
-    return PolicyArtifact.save(folder / "artifact", SetActor(TD3Config().width), {"trained": False}).directory
+    actor = TD3(TD3Config(), seed=0).networks.actor
+    return PolicyArtifact.save(folder / "artifact", actor, {"trained": False}).directory
 
 
 @contextmanager
