@@ -80,14 +80,16 @@ def node_classes(rows: F64) -> tuple[tuple[NodeClass, int], ...]:
 
 
 def recorded_pods(decisions: Iterable[Stored]) -> Recorded:
-    """The pods that were bound, one each, in order of arrival.
+    """The pods whose attempt is closed and placed them, one each, in order of arrival.
+
+    An attempt is closed once its reward's window is over: the pods of the last minutes are not among them.
 
     Raises:
         InputError: there are fewer than `FEWEST_PODS`.
     """
     bound = {d.decision.uid: d for d in decisions if d.result is not None and d.result.bound_at > 0}
     if len(bound) < FEWEST_PODS:
-        problem = f"{len(bound)} pods were bound, fewer than {FEWEST_PODS}"
+        problem = f"{len(bound)} attempts that placed a pod are closed, fewer than {FEWEST_PODS}"
         raise InputError("experience", "pods", problem, "give a longer time, or wait for more")
     stored = sorted(bound.values(), key=lambda d: (d.decision.at, d.decision.id))
     pods = np.stack([d.decision.pod for d in stored])
