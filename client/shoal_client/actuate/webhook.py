@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from shoal_client.serve.server import Address, HttpServer, Tls
 GATE = "shoal.dev/placement"
 OPT_IN = ("shoal.dev/placement", "enabled")
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-RENEW_SECONDS = 60.0  # between two looks at the certificate's files
 LONGEST_BODY = 4 * 2**20  # above what the API server lets an object be
 
 Pod = Mapping[str, Any]
@@ -92,8 +90,6 @@ class WebhookServer:
         """Bind the address at once; raises InputError as `HttpServer` does."""
         self._settings, self._wants_gate = settings, wants_gate
         self._http = HttpServer(self._app, settings.address, settings.tls)
-        self._stopped = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, name="webhook-certificate", daemon=True)
 
     @property
     def port(self) -> int:
@@ -103,20 +99,14 @@ class WebhookServer:
     def start(self) -> None:
         """Begin to answer; raises Fatal where it does not come up."""
         self._http.start()
-        self._renewing.start()
 
     def stop(self) -> None:
         """Stop answering."""
-        self._stopped.set()
         self._http.stop()
 
     def renew_certificate(self) -> bool:
         """Show the certificate as it is on disk now, if it changed; whether it did."""
         return self._http.renew_certificate()
-
-    def _renew(self) -> None:
-        while not self._stopped.wait(RENEW_SECONDS):
-            self.renew_certificate()
 
     async def _app(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":

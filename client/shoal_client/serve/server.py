@@ -17,6 +17,7 @@ from shoal_common.errors import Fatal, InputError
 
 START_SECONDS, STOP_SECONDS = 10.0, 1.5
 KEEP_ALIVE_SECONDS = 120  # kube-scheduler keeps its connections for 90
+RENEW_SECONDS = 60.0  # between two looks at the certificate's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class HttpServer:
         )
         self._server = uvicorn.Server(self._config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._stopped = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="certificate", daemon=True)
 
     @property
     def port(self) -> int:
@@ -93,7 +96,7 @@ class HttpServer:
         return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
-        """Serve from now on.
+        """Serve from now on; a certificate that is renewed on disk is shown within a minute.
 
         Raises:
             Fatal: it did not come up.
@@ -104,6 +107,8 @@ class HttpServer:
             if not self._thread.is_alive() or time.monotonic() > until:
                 raise Fatal("the HTTP server did not start; see the log")
             time.sleep(0.005)
+        if self._tls is not None:
+            self._renewing.start()
 
     def renew_certificate(self) -> bool:
         """Show new connections the certificate as it is on disk now; whether it changed and can be read."""
@@ -120,10 +125,15 @@ class HttpServer:
 
     def stop(self) -> None:
         """Answer what was asked, then end."""
+        self._stopped.set()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         self._socket.close()
+
+    def _renew(self) -> None:
+        while not self._stopped.wait(RENEW_SECONDS):
+            self.renew_certificate()
 
     def _run(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))

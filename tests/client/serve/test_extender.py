@@ -9,6 +9,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,11 @@ def test_an_address_in_use_is_said_in_one_line() -> None:
     assert Address.parse("[::1]:80", "--listen") == Address("::1", 80)
 
 
-def test_only_clients_with_a_certificate_are_served(world: World, tmp_path: Path) -> None:
+def test_only_clients_with_a_certificate_are_served_and_ours_is_renewed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal_client.serve.server.RENEW_SECONDS", 0.02)
+    (tmp_path / "renewed").mkdir()
     make_certificates(tmp_path)
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key", tmp_path / "ca.crt")
     served = Served(world, tls)
@@ -187,6 +192,22 @@ def test_only_clients_with_a_certificate_are_served(world: World, tmp_path: Path
     with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|broken pipe|eof"):
         ask()
     stranger.close()
+    make_certificates(tmp_path / "renewed")
+    for name in ("server.crt", "server.key"):
+        os.replace(tmp_path / "renewed" / name, tmp_path / name)
+    renewed = ssl.create_default_context(cafile=str(tmp_path / "renewed" / "ca.crt"))
+    renewed.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+    later = http.client.HTTPSConnection("localhost", port, timeout=10, context=renewed)
+    until = time.monotonic() + 10.0
+    while time.monotonic() < until:
+        try:
+            later.request("GET", "/livez")
+            break
+        except ssl.SSLCertVerificationError:  # still the first one
+            later.close()
+            time.sleep(0.02)
+    assert later.getresponse().status == 200
+    later.close()
     served.stop()
     with pytest.raises(InputError, match="No such file"):
         HttpServer(Application(None, lambda: ""), HERE, Tls(tmp_path / "none", tmp_path / "none"))
