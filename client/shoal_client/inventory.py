@@ -234,7 +234,7 @@ class Inventory:
 
     def _expire(self, now: float) -> None:
         """End what only time ends."""
-        for uid in self._reservations.expired(now):
+        for uid in self._reservations.expired(now, self.pods):
             RESERVATIONS_EXPIRED.inc()
             self.release(uid)
         self._dirty |= self.health.ended(now)

@@ -222,7 +222,7 @@ SUBSCRIBER_ERRORS = Counter(
 )
 RESERVATIONS_EXPIRED = Counter(
     "shoal_reservations_expired_total",
-    "Decided pods whose room was given free after ten minutes without any news of them: events were lost.",
+    "Decided pods whose room was given free without news of them: events were lost, or they were gone.",
     registry=REGISTRY,
 )
 

@@ -4,12 +4,13 @@
 Between a decision and its bind in the watch lie milliseconds to minutes (a slow scheduler, a broken watch),
 and a decision made meanwhile must not see the room as free (kubernetes#106361, volcano#1383). A reservation
 ends when the pod is seen bound, deleted or finished, when the scheduler says that this attempt failed, or
-when the same pod is decided again. Time alone does not end it, but for a ceiling far beyond any of that.
+when the same pod is decided again. Time alone does not end it, but for a ceiling far beyond any of that. A
+pod that no watch has shown after a minute is none: its end was seen before it was decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -17,6 +18,8 @@ from shoal_common.pods import PodRecord
 
 CEILING_SECONDS: Final = 600.0
 """Twice kube-scheduler's longest wait of an unschedulable pod; expiries are counted, and mean lost events."""
+UNSEEN_SECONDS: Final = 60.0
+"""Longer than a watch may be silent until it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,11 @@ class Reservations:
         refused = (seen.unschedulable, seen.unschedulable_at) != (then.unschedulable, then.unschedulable_at)
         return bool(seen.unschedulable) and refused
 
-    def expired(self, now: float) -> Iterator[str]:
-        """Pods whose reservation is beyond the ceiling, oldest first."""
+    def expired(self, now: float, seen: Container[str]) -> Iterator[str]:
+        """Pods whose reservation is beyond the ceiling, or who were never `seen`; oldest first."""
         for uid, held in list(self._held.items()):
-            if now - held.since < CEILING_SECONDS:
+            age = now - held.since
+            if age < UNSEEN_SECONDS:
                 return
-            yield uid
+            if age >= CEILING_SECONDS or uid not in seen:
+                yield uid

@@ -11,7 +11,7 @@ import pytest
 from shoal_client.collect.measured import Measured, PodUse
 from shoal_client.inventory import MEASURED_SECONDS
 from shoal_client.node_health import BACKOFF_SECONDS, MOST_FAILURES, REJECTIONS, WINDOW_SECONDS
-from shoal_client.reservations import CEILING_SECONDS
+from shoal_client.reservations import CEILING_SECONDS, UNSEEN_SECONDS
 from shoal_client.state import LiveCluster, PodChange
 from shoal_common.cluster import (
     N_CPU,
@@ -136,9 +136,27 @@ def test_case_14_what_ends_a_reservation(live: LiveCluster, end: str) -> None:
 
 def test_case_14_a_ceiling_ends_what_nobody_ever_speaks_of_again(live: LiveCluster, clock: Clock) -> None:
     see(live, seen_node("n1", cpu="1"))
-    live.reserve(record(seen_pod("ghost", cpu="1")), "n1")
-    clock.now += CEILING_SECONDS + 1
+    see(live, seen_pod("silent", cpu="1"))
+    live.reserve(record(seen_pod("silent", cpu="1")), "n1")
+    clock.now += CEILING_SECONDS - 1
+    assert use(live, "n1", U_CPU) == 1000
+    clock.now += 2
     assert use(live, "n1", U_CPU) == 0
+
+
+def test_a_pod_that_was_gone_before_it_was_decided_holds_no_room_for_long(
+    live: LiveCluster, clock: Clock
+) -> None:
+    see(live, seen_node("n1", cpu="2"), seen_pod("gone", cpu="1"))
+    see(live, seen_pod("gone", cpu="1"), event="DELETED")
+    live.reserve(record(seen_pod("gone", cpu="1")), "n1")
+    clock.now += 1
+    live.reserve(record(seen_pod("late", cpu="1")), "n1")
+    clock.now += UNSEEN_SECONDS - 2
+    assert use(live, "n1", U_CPU) == 2000
+    see(live, seen_pod("late", cpu="1"))
+    clock.now += 2
+    assert use(live, "n1", U_CPU) == 1000  # of the one that the watch has shown since
 
 
 def test_case_16_half_devices_fill_two_a_card(live: LiveCluster) -> None:
