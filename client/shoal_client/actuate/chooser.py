@@ -50,7 +50,11 @@ class PolicyChooser:
             ACTUATIONS.labels("choose", found.reason or "no_candidates").inc()
             return None
         ranked = _ranked(found)
-        self._cluster.reserve(pod, ranked[0])
+        while ranked and self._cluster.try_reserve(pod, ranked[0]):
+            del ranked[0]  # the extender's thread took the room after this one had judged
+        if not ranked:
+            ACTUATIONS.labels("choose", "nothing_feasible").inc()
+            return None
         cpu, memory = (float(q) for q in found.decision.quota[0])
         return Choice(ranked, {"cpu": cpu, "memory": memory}, found.policy, self._used(pod))
 

@@ -97,17 +97,16 @@ class Decider:
 
     def refresh(self) -> None:
         """Bring tables, features and tokens up to date, where a policy is loaded."""
-        cluster = self._live.cluster  # outside the lock: many changed nodes take their time
+        _ = self._live.cluster  # outside the lock: many changed nodes take their time
         with self._mutex:
             if self._artifact.current is not None:
-                self._policy()[1].update(cluster, self._live.take_changed())
+                self._encoded(self._policy()[1])
 
     def judge(self, pod: PodRecord, names: Sequence[str], applied: AppliedPolicy) -> Judgement:
         """Decide on a pod among these nodes under a policy's settings; the artifact must be loaded."""
         with self._mutex:
             served, embeddings = self._policy()
-            cluster = self._live.cluster
-            embeddings.update(cluster, self._live.take_changed())
+            cluster = self._encoded(embeddings)
             rows = self._live.rows(names)
             known = (rows >= 0) & (rows < len(cluster))
             if not known.any():
@@ -129,6 +128,13 @@ class Decider:
         empty = decision.action[0] < 0
         found: Reason | None = None if not empty else "not_finite" if fits.any() else "nothing_feasible"
         return Judgement(known, feasible, seen, served.digest, obs, decision, found)
+
+    def _encoded(self, embeddings: Embeddings) -> Cluster:
+        """The tables, with every change up to now in the embeddings."""
+        changed = self._live.take_changed()  # before the tables, which may grow in between
+        cluster = self._live.cluster
+        embeddings.update(cluster, changed)
+        return cluster
 
     def _policy(self) -> tuple[ServedPolicy, Embeddings]:
         """The loaded policy with its tokens; a new one starts its own."""

@@ -104,9 +104,9 @@ class Extender:
 
 async def settle(pending: Pending[Answer]) -> Answer:
     """The answer within its deadline, without holding up others."""
-    if pending.future.done() and not pending.future.cancelled():
-        return pending.future.result()
     try:
+        if pending.future.done() and not pending.future.cancelled():
+            return pending.future.result()
         return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.seconds)
     except TimeoutError:
         return pending.late()

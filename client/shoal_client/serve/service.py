@@ -19,6 +19,7 @@ from typing import Generic, Protocol, TypeVar, final
 from shoal_client.experience.records import F32, Mode, Source
 from shoal_client.kube_errors import Conflict
 from shoal_client.metrics import BREAKER_OPEN, DECISIONS, FALLBACKS, MASKED_NODES
+from shoal_client.policies import AppliedPolicy
 from shoal_client.policy_spec import OnError
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider, Judgement
@@ -31,6 +32,7 @@ from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
 
 LONGEST_REASON = 500
+TRIES = 2  # judgements for one answer
 
 Answer = TypeVar("Answer")
 
@@ -120,6 +122,7 @@ class DecisionService:
         self._live, self._decider, self._guard = live, decider, guard
         self._recorder, self._watcher = recorder, watcher
         self._breaker = breaker or Breaker()
+        self._filtering = Breaker()  # of its own: masks that work must not hide that scores fail
         self._clock = clock
         self._worker = ThreadPoolExecutor(1, "decide")
         self._stopped = threading.Event()
@@ -138,6 +141,7 @@ class DecisionService:
             plan,
             lambda expires: self._scores(asked, plan, source, expires),
             lambda reason: self._neutral(asked, plan, reason, source),
+            self._breaker,
         )
 
     def filter(self, asked: Candidates) -> Pending[Filtered]:
@@ -149,6 +153,7 @@ class DecisionService:
             plan,
             lambda expires: self._filter(asked, plan, expires),
             lambda reason: self._unfiltered(asked, plan, reason),
+            self._filtering,
         )
 
     def _plan(self, pod: PodRecord) -> Plan:
@@ -156,54 +161,71 @@ class DecisionService:
         return self._guard.plan(pod, labels, self._decider.digest)
 
     def _ask(
-        self, plan: Plan, work: Callable[[float], Answer], neutral: Callable[[Reason], Answer]
+        self,
+        plan: Plan,
+        work: Callable[[float], Answer],
+        neutral: Callable[[Reason], Answer],
+        breaker: Breaker,
     ) -> Pending[Answer]:
         """Hand work to the deciding thread, unless the plan or the breaker says not to."""
         reason = plan.reason
-        if reason is None and (self._stopped.is_set() or not self._breaker.admits()):
+        if reason is None and (self._stopped.is_set() or not breaker.admits()):
             reason = "breaker_open"
         if reason is not None:
             done: Future[Answer] = Future()
             done.set_result(neutral(reason))
             return Pending(done, 0.0, done.result)
         expires = self._clock() + plan.deadline_seconds
-        future = self._worker.submit(self._guarded, work, neutral, expires)
+        future = self._worker.submit(self._guarded, work, neutral, breaker, expires)
 
         def late() -> Answer:
             future.cancel()
-            self._failed()
+            self._failed(breaker)
             return neutral("deadline")
 
         return Pending(future, plan.deadline_seconds, late)
 
     def _guarded(
-        self, work: Callable[[float], Answer], neutral: Callable[[Reason], Answer], expires: float
+        self,
+        work: Callable[[float], Answer],
+        neutral: Callable[[Reason], Answer],
+        breaker: Breaker,
+        expires: float,
     ) -> Answer:
-        """Run on the deciding thread; whatever is raised becomes a neutral answer."""
+        """Run on the deciding thread; what is raised becomes a neutral answer, but for a TimeoutError."""
         try:
-            answer = work(expires)
+            return work(expires)
+        except TimeoutError:  # whoever still waits says so, once
+            raise
         except Exception:  # the scheduler must get an answer, whatever broke
             _log.exception("a decision failed")
-            self._failed()
+            self._failed(breaker)
             return neutral("error")
-        if self._clock() < expires:
-            self._breaker.succeeded()
-            BREAKER_OPEN.set(0)
-        return answer
 
-    def _failed(self) -> None:
-        self._breaker.failed()
-        BREAKER_OPEN.set(self._breaker.open)
+    def _failed(self, breaker: Breaker) -> None:
+        breaker.failed()
+        self._show_breakers()
+
+    def _worked(self, breaker: Breaker) -> None:
+        breaker.succeeded()
+        self._show_breakers()
+
+    def _show_breakers(self) -> None:
+        BREAKER_OPEN.set(self._breaker.open or self._filtering.open)
+
+    def _in_time(self, expires: float) -> None:
+        """Raise TimeoutError where nobody waits for an answer any more: it must have no effect."""
+        if self._clock() >= expires:
+            raise TimeoutError
 
     def _scores(self, asked: Candidates, plan: Plan, source: Source, expires: float) -> Prioritized:
         assert plan.applied is not None  # noqa: S101 (a plan without a reason has a policy)
         if plan.serves:
             self._live.release(asked.pod.uid)  # an earlier attempt's room is this one's
-        found = self._decider.judge(asked.pod, asked.names, plan.applied)
-        if self._clock() >= expires:
-            # nobody waits for it any more, or only just: no effect, and one score for every name
-            return Prioritized([0] * len(asked.names), plan.scale, found.policy, "deadline")
+        found = self._held(asked, plan, plan.applied, expires)
         self._record(asked.pod, found, plan, source)
+        if found.reason != "not_finite":
+            self._worked(self._breaker)
         if found.reason is not None:
             self._doubt(plan, found.reason)
             return self._neutral(asked, plan, found.reason, source, recorded=found.observation is not None)
@@ -212,9 +234,22 @@ class DecisionService:
             self._watcher.decided(asked.pod, plan, found.best[:1] if drawn else found.best)
         if not plan.serves:
             return self._neutral(asked, plan, "shadow", source)
-        self._live.reserve(asked.pod, found.names[found.chosen])
         DECISIONS.labels(plan.recorded_mode, "policy").inc()
         return Prioritized(self._integers(found, plan), plan.scale, found.policy)
+
+    def _held(self, asked: Candidates, plan: Plan, applied: AppliedPolicy, expires: float) -> Judgement:
+        """A judgement in time, with room held on its choice where it is served.
+
+        An actuator decides in a thread of its own: where it took that room meanwhile, what is left is judged.
+        """
+        for _ in range(TRIES):
+            found = self._decider.judge(asked.pod, asked.names, applied)
+            self._in_time(expires)
+            if found.reason is not None or not plan.serves:
+                break
+            if not self._live.try_reserve(asked.pod, found.names[found.chosen]):
+                break
+        return found
 
     def _integers(self, found: Judgement, plan: Plan) -> list[int]:
         assert found.decision is not None  # noqa: S101
@@ -264,7 +299,7 @@ class DecisionService:
 
     def _doubt(self, plan: Plan, reason: Reason) -> None:
         if reason == "not_finite":
-            self._failed()
+            self._failed(self._breaker)
             if self._watcher is not None:
                 self._watcher.doubtful(plan, reason)
 
@@ -273,14 +308,15 @@ class DecisionService:
         closed = plan.applied.spec.fallback.on_error is OnError.FAIL_CLOSED
         self._live.release(asked.pod.uid)
         found = filtered(self._live, asked, closed)
-        if self._clock() < expires:
-            if len(found.kept) == 1:  # no prioritize follows
-                found = self._claimed(asked, found)
-            MASKED_NODES.labels("full").inc(len(found.failed))
-            MASKED_NODES.labels("lacking").inc(len(found.unresolvable))
-            if not found.kept:
-                reasons = sorted({*found.failed.values(), *found.unresolvable.values()})
-                self._refused(asked.pod, plan, "; ".join(reasons)[:LONGEST_REASON], "extender")
+        self._in_time(expires)
+        if len(found.kept) == 1:  # no prioritize follows
+            found = self._claimed(asked, found)
+        self._worked(self._filtering)
+        MASKED_NODES.labels("full").inc(len(found.failed))
+        MASKED_NODES.labels("lacking").inc(len(found.unresolvable))
+        if not found.kept:
+            reasons = sorted({*found.failed.values(), *found.unresolvable.values()})
+            self._refused(asked.pod, plan, "; ".join(reasons)[:LONGEST_REASON], "extender")
         return found
 
     def _claimed(self, asked: Candidates, found: Filtered) -> Filtered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,21 @@ def test_of_many_nodes_a_sample(server: ApiServer, cluster: LiveCluster, chooser
     choice = chooser.choose(PodRecord("p", uid="u"))
     assert choice is not None
     assert len(set(choice.nodes)) == MOST_CANDIDATES
+
+
+def test_what_the_extender_took_meanwhile_is_not_taken_again(
+    server: ApiServer, cluster: LiveCluster, choose: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("n1", "n2"):
+        server.create("nodes", node(name, cpu="2"))
+    real, taken = Decider.judge, []
+
+    def raced(self: Decider, record: PodRecord, names: Any, applied: Any) -> Any:
+        found = real(self, record, names, applied)
+        taken.append(found.names[found.chosen])
+        cluster.reserve(replace(record, name="other", uid="other"), taken[0])
+        return found
+
+    monkeypatch.setattr(Decider, "judge", raced)
+    choice = choose(cpu="2")
+    assert set(choice.nodes) == {"n1", "n2"} - set(taken)

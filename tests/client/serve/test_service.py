@@ -15,7 +15,8 @@ import pytest
 from shoal_client.collect.measured import Measured
 from shoal_client.kube_errors import Conflict, Refused
 from shoal_client.metrics import DECISIONS, FALLBACKS
-from shoal_client.serve.breaker import Breaker
+from shoal_client.serve.breaker import FAILURES, Breaker
+from shoal_client.serve.decider import Decider
 from shoal_client.serve.payloads import Binding, read_victims
 from shoal_client.serve.service import allowed_victims, bind
 from shoal_common.decide import decide, observe
@@ -323,3 +324,59 @@ def test_a_nan_is_neutral_told_and_counted(world: World, monkeypatch: pytest.Mon
     assert (found.reason, found.scores) == ("not_finite", [0] * 4)
     assert doubts.told == ["p: not_finite"]
     assert world.live.reserved == 0
+    for _ in range(FAILURES):  # masks that work hide nothing from the breaker
+        found = world.service.prioritize(world.asked()).wait()
+        assert len(world.service.filter(world.asked()).wait().kept) == 4
+    assert (found.reason, world.breaker.open) == ("not_finite", True) or found.reason == "breaker_open"
+    assert world.service.prioritize(world.asked()).wait().reason == "breaker_open"
+
+
+def test_an_answer_just_too_late_is_counted_once_and_has_no_effect(world: World) -> None:
+    ticks = iter([0.0, 9.0])
+    world.service._clock = lambda: next(ticks, 9.0)
+    before = fallbacks("deadline")
+    pending = world.service.prioritize(world.asked())
+    pending.future.exception(5.0)  # it is done, and late
+    assert pending.wait().reason == "deadline"
+    assert fallbacks("deadline") == before + 1
+    assert (world.live.reserved, world.recorded.decisions) == (0, [])
+
+
+def test_room_that_an_actuator_takes_meanwhile_is_judged_again(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(artifact).nodes(node("n1", cpu=2), node("n2", cpu=2))
+    real, taken = Decider.judge, []
+
+    def raced(self: Decider, record: Any, names: Any, applied: Any) -> Any:
+        found = real(self, record, names, applied)
+        if not taken:
+            taken.append(found.names[found.chosen])
+            world.live.reserve(world.asked(name="gated", cpu=2).pod, taken[0])
+        return found
+
+    monkeypatch.setattr(Decider, "judge", raced)
+    asked = world.asked(cpu=2)
+    scores = dict(zip(asked.names, world.scores(asked), strict=True))
+    assert scores[taken[0]] == 0
+    assert max(scores.values()) == 10
+    assert world.live.reserved == 2
+    world.service.stop()
+
+
+def test_tables_that_grow_between_two_looks_break_no_decision(world: World) -> None:
+    decider, real = world.decider, world.live.take_changed
+    grown = iter(range(1))
+
+    def growing() -> Any:
+        changed = real()
+        for _ in grown:
+            for i in range(40):
+                world.live.apply("Node", "ADDED", world.stamped(node(f"new{i}")))
+        return changed
+
+    world.live.take_changed = growing  # type: ignore[method-assign]
+    decider.refresh()
+    found = world.service.prioritize(world.asked(names=[f"new{i}" for i in range(40)])).wait()
+    assert found.reason is None
+    assert len(decider._embeddings.tokens) == len(world.live.cluster)
