@@ -25,6 +25,8 @@ from shoal_common.pods import PodRecord
 WHERE = "extender request"
 READ_PODS = 1024
 """Pods that are kept read: filter and prioritize of one attempt carry the same one."""
+KEPT_BYTES = 64 * 1024
+"""Larger ones are read each time: a thousand of the largest that etcd takes would be 1.5 GB."""
 
 
 class _Metadata(msgspec.Struct):
@@ -204,12 +206,18 @@ def _pod(raw: msgspec.Raw) -> PodRecord:
     head = _object(raw).metadata if bytes(raw) != b"null" else _Metadata()
     if not head.name or not head.uid:
         raise InputError(WHERE, "Pod", "has no name or no uid", "send what kube-scheduler sends")
-    return _read_pod(bytes(raw))
+    text = bytes(raw)
+    return (_read_pod if len(text) <= KEPT_BYTES else _read_pod.__wrapped__)(text)
 
 
 @lru_cache(READ_PODS)
 def _read_pod(raw: bytes) -> PodRecord:
-    document: Any = msgspec.json.decode(raw)
+    try:
+        document: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            WHERE, "Pod", f"cannot be read ({error})", "send what kube-scheduler sends"
+        ) from error
     return read_pod(Field(WHERE, "Pod", document))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from shoal_client.serve.payloads import (
+    KEPT_BYTES,
     MetaVictims,
+    _read_pod,
     read_binding,
     read_candidates,
     read_pod_json,
@@ -131,3 +133,19 @@ def test_errors_and_victims() -> None:
         full = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "n", field: ""}
         with pytest.raises(InputError, match="is empty"):
             read_binding(encoded(**full))
+
+
+def test_a_pod_with_broken_text_deep_inside_is_refused_in_one_line() -> None:
+    pod = json.dumps({**POD, "metadata": {**POD["metadata"], "labels": {"a": "?"}}}).encode()
+    body = b'{"Pod":' + pod.replace(b"?", b"\xff") + b',"NodeNames":["n0"]}'
+    with pytest.raises(InputError, match="Pod: cannot be read"):
+        read_candidates(body)
+
+
+def test_large_pods_are_not_kept() -> None:
+    before = _read_pod.cache_info().currsize
+    for i in range(3):
+        metadata = {**POD["metadata"], "uid": f"large-{i}", "annotations": {"a": "x" * KEPT_BYTES}}
+        body = encoded(Pod={**POD, "metadata": metadata}, NodeNames=["n0"])
+        assert read_candidates(body).pod.uid == f"large-{i}"
+    assert _read_pod.cache_info().currsize == before
