@@ -43,7 +43,7 @@ def run(
     serve_options: Annotated[
         list[str] | None, typer.Argument(help="Behind --: options of shoal client serve.")
     ] = None,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="How far training steps back for serving.")] = 10,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="How far training steps back for serving.")] = 19,
 ) -> None:
     """Serve decisions and train, each in a process of its own that is started again when it ends or hangs.
 
