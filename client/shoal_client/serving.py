@@ -36,7 +36,7 @@ from shoal_client.membership import LedgerStanding
 from shoal_client.objectives import Outcomes, PowerMeter
 from shoal_client.operator import Operator
 from shoal_client.policies import Policies
-from shoal_client.policy_spec import Mode
+from shoal_client.policy_spec import Mode, SchedulingPolicySpec
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider
@@ -176,12 +176,24 @@ class ServingProcess:
 
     def serving(self) -> Serving:
         """What is loaded and what is wrong with it, for the status of our resources."""
-        current = self.artifact.current
-        degraded = self.ready() or ("the circuit breaker is open" if self.breaker.open else "")
-        degraded = degraded or self.artifact.problem
+        current, degraded = self.artifact.current, self._degraded()
         if current is None:
             return Serving(error="no policy artifact is given", degraded=degraded)
         return Serving(current.version, current.digest, "", degraded)
+
+    def _degraded(self) -> str:
+        """Why answers are neutral at the moment, or a new policy is not taken; "" where all is well."""
+        usual = SchedulingPolicySpec()
+        if self.ready():
+            return self.ready()
+        oldest = max(self.live.staleness_seconds(kind) for kind in ("Node", "Pod"))
+        if oldest > usual.fallback.max_staleness_seconds:
+            return f"nothing was heard of nodes or pods for {oldest:.0f} s"
+        if self.breaker.open:
+            return "the circuit breaker is open"
+        if self.decider.drift_index > usual.drift.max_shift:
+            return f"pods or hardware have shifted: index {self.decider.drift_index:.2f}"
+        return self.artifact.problem
 
     def _experience(self) -> tuple[ExperienceStore | None, Recorder | None]:
         """The store and its recorder, where a directory is given."""

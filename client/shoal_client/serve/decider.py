@@ -85,6 +85,11 @@ class Decider:
         """Digest of the loaded policy, None without one."""
         return self._artifact.current.digest if self._artifact.current else None
 
+    @property
+    def drift_index(self) -> float:
+        """Population stability index of the latest window of observations; see `serve.drift`."""
+        return self._drift.index
+
     def start(self) -> None:
         """Encode changed nodes between requests too, from a thread of its own."""
         self._thread.start()
