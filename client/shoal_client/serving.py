@@ -36,7 +36,7 @@ from shoal_client.membership import LedgerStanding
 from shoal_client.objectives import Outcomes, PowerMeter
 from shoal_client.operator import Operator
 from shoal_client.policies import Policies
-from shoal_client.policy_spec import Mode, SchedulingPolicySpec
+from shoal_client.policy_spec import Drift, Fallback, Mode
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider
@@ -183,15 +183,15 @@ class ServingProcess:
 
     def _degraded(self) -> str:
         """Why answers are neutral at the moment, or a new policy is not taken; "" where all is well."""
-        usual = SchedulingPolicySpec()
+        fallback, drift = Fallback(), Drift()
         if self.ready():
             return self.ready()
         oldest = max(self.live.staleness_seconds(kind) for kind in ("Node", "Pod"))
-        if oldest > usual.fallback.max_staleness_seconds:
+        if oldest > fallback.max_staleness_seconds:
             return f"nothing was heard of nodes or pods for {oldest:.0f} s"
         if self.breaker.open:
             return "the circuit breaker is open"
-        if self.decider.drift_index > usual.drift.max_shift:
+        if self.decider.drift_index > drift.max_shift:
             return f"pods or hardware have shifted: index {self.decider.drift_index:.2f}"
         return self.artifact.problem
 

@@ -134,3 +134,23 @@ def test_the_gated_are_let_go_when_it_ends(tmp_path: Path) -> None:
             assert process.wait(10) == 0
         assert "schedulingGates" not in api.get("pods", "p")["spec"]
         assert not api.objects("leases")[0]["spec"]["holderIdentity"]
+
+
+def test_what_degrades_serving_is_told_to_the_operator(tmp_path: Path) -> None:
+    from shoal_client.serve.server import Address
+    from shoal_client.serving import ServeSettings, ServingProcess
+
+    with ApiServer() as api:
+        config = api.kubeconfig(tmp_path / "kubeconfig")
+        process = ServingProcess(ServeSettings(Address("127.0.0.1", 0), config))
+        assert process.serving().error == "no policy artifact is given"
+        assert process.serving().degraded == "the watch caches are not full yet"
+        process.start()
+        api.wait(lambda: not process.ready())
+        assert process.serving().degraded == ""
+        for _ in range(5):
+            process.breaker.failed()
+        assert process.serving().degraded == "the circuit breaker is open"
+        process.live.staleness_seconds = lambda kind: 61.4  # type: ignore[method-assign]
+        assert process.serving().degraded == "nothing was heard of nodes or pods for 61 s"
+        process.stop()
