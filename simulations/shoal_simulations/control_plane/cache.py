@@ -70,6 +70,11 @@ class Cache:
 
         return change
 
+    @property
+    def bound(self) -> frozenset[str]:
+        """Uids of bound and assumed pods."""
+        return frozenset(self._bound)
+
     def snapshot(self) -> Snapshot:
         """The cluster now."""
         return Snapshot(

@@ -126,6 +126,12 @@ class Scheduler:
             extender.close()
         self._client.close()
 
+    @property
+    def bound(self) -> frozenset[str]:
+        """Uids of the pods that the watch shows, or a binding assumes, on a node."""
+        with self._changed:
+            return self._cache.bound
+
     def _run(self) -> None:
         for feed in self._feeds:
             while not feed.listed.wait(0.05):

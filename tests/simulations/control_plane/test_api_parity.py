@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal_simulations.control_plane import ApiServer
+sys.path.insert(0, str(Path(__file__).parent))
+import recorded_requests as recorded
 
-_spec = importlib.util.spec_from_file_location(
-    "recorded_requests", Path(__file__).parent / "recorded_requests.py"
-)
-assert _spec
-assert _spec.loader
-recorded = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(recorded)
+from shoal_simulations.control_plane import ApiServer
 
 REAL: dict[str, Any] = json.loads(recorded.RECORDED.read_text())
 
