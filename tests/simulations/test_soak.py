@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from shoal_simulations.benchmarks.churn import Churn, ChurnConfig
 from shoal_simulations.benchmarks.random_events import RandomEvents, compare_with_scratch
 from shoal_simulations.benchmarks.soak import slope, soak
 
 
+@pytest.mark.e2e  # it exports a policy
 def test_an_hour_loses_no_decision() -> None:
     config = ChurnConfig(nodes=20, hours=1.0, pods_per_second=0.05, mean_run_seconds=300.0, heartbeats=False)
     day = soak(config)

@@ -166,10 +166,12 @@ def soak(config: ChurnConfig, seed: int = 0) -> dict[str, Any]:
         for _ in client.churn.run((config.hours + HORIZON_HOURS) * 3_600):
             pass
         client.settle()
+        outcomes, extender = Counter[str](), 0
         with ExperienceReader(client.store.path.parent) as reader:
-            stored = list(reader.rows())
-        outcomes = Counter(s.result.outcome if s.result else "open" for s in stored[:made])
-        extender = sum(s.decision.source == "extender" for s in stored)
+            for number, stored in enumerate(reader.rows()):
+                extender += stored.decision.source == "extender"
+                if number < made:
+                    outcomes[stored.result.outcome if stored.result else "open"] += 1
         return {
             "virtual_hours": config.hours,
             "nodes": config.nodes,
