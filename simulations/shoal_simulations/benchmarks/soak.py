@@ -10,7 +10,6 @@ events at the state and compares it with one that is built from scratch.
 from __future__ import annotations
 
 import gc
-import os
 import tempfile
 import time
 from collections import Counter
@@ -38,6 +37,7 @@ from shoal_common.errors import Transient
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.policy import PolicyArtifact
 from shoal_simulations.benchmarks.churn import Churn, ChurnConfig, Object
+from shoal_simulations.benchmarks.outage import resident_mb
 from shoal_simulations.benchmarks.random_events import compare_with_scratch
 
 CANDIDATES = 100  # node names of one request
@@ -203,12 +203,6 @@ def _live_through(client: Client, seconds: float) -> tuple[list[float], list[flo
             hours.append(float(step) / 3_600)
             memory.append(resident_mb())
     return hours, memory
-
-
-def resident_mb() -> float:
-    """Resident memory of this process in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def slope(hours: list[float], memory: list[float]) -> float:

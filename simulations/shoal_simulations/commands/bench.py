@@ -26,7 +26,8 @@ WHAT = (
     "extender: latency and rate of prioritize over HTTP. "
     "informer: memory, lists, heartbeats and events of a live cluster's state. "
     "openb: allocation against the published FGD results. "
-    "soak: a day of a live client's life, for memory and lost decisions."
+    "soak: a day of a live client's life, for memory and lost decisions. "
+    "outage: ten minutes without the API server."
 )
 
 
@@ -39,6 +40,7 @@ class Benchmark(StrEnum):
     INFORMER = "informer"
     OPENB = "openb"
     SOAK = "soak"
+    OUTAGE = "outage"
 
 
 @app.command(epilog=EPILOG)

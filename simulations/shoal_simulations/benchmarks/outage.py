@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API server away for ten minutes under a real `shoal client serve`: its answers, and how it recovers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shoal_common.errors import Transient
+from shoal_common.learners.td3 import TD3, TD3Config
+from shoal_common.policy import PolicyArtifact
+from shoal_simulations.control_plane import ApiServer, Configuration, Kubelet, Scheduler, Stanza, node, pod
+from shoal_simulations.control_plane.extenders import Extender, ExtenderError
+
+NODES, PODS = 8, 30
+AWAY_SECONDS, QUICK_SECONDS = 605.0, 10.0
+PATIENCE_SECONDS = 120.0
+SERVE = "from shoal_common.cli import main; main()"
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Ten minutes away; `quick` (within 50 s) takes ten seconds, in which the caches do not grow stale."""
+    seconds = QUICK_SECONDS if quick else AWAY_SECONDS
+    with tempfile.TemporaryDirectory() as folder, ApiServer() as api:
+        for index in range(NODES):
+            api.create("nodes", node(f"node-{index}"))
+        with _client(api, Path(folder)) as (port, process), Kubelet(api.url):
+            stanza = Stanza(
+                f"http://127.0.0.1:{port}",
+                prioritize_verb="prioritize",
+                weight=15,
+                timeout_seconds=2.0,
+                node_cache_capable=True,
+                ignorable=True,
+            )
+            with Scheduler(api.url, Configuration((stanza,))) as scheduler:
+                return {"quick": quick, **_outage(api, scheduler, Extender(stanza), process, seconds)}
+
+
+def _outage(
+    api: ApiServer,
+    scheduler: Scheduler,
+    extender: Extender,
+    process: subprocess.Popen[bytes],
+    seconds: float,
+) -> dict[str, Any]:
+    for index in range(PODS):
+        api.create("pods", pod(f"before-{index}", cpu="50m"))
+    _until(lambda: len(scheduler.attempts) >= PODS and _serves(api, extender))
+    before = resident_mb(process.pid)
+    api.down()
+    begin, neutral = time.monotonic(), None
+    while time.monotonic() - begin < seconds:
+        if neutral is None and not _serves(api, extender):
+            neutral = time.monotonic() - begin
+        time.sleep(0.5)
+    waiting = [api.create("pods", pod(f"after-{index}"))["metadata"]["name"] for index in range(5)]
+    away_mb = resident_mb(process.pid)
+    api.up()
+    begin = time.monotonic()
+    _until(lambda: all(api.get("pods", name)["spec"].get("nodeName") for name in waiting))
+    placed = time.monotonic() - begin
+    _until(lambda: _serves(api, extender))
+    return {
+        "away_seconds": seconds,
+        "neutral_after_seconds": neutral,
+        "placed_after_seconds": placed,
+        "served_again_after_seconds": time.monotonic() - begin,
+        "memory_mb": {"before": before, "at_the_end": away_mb},
+        "holds": process.poll() is None,
+    }
+
+
+def _serves(api: ApiServer, extender: Extender) -> bool:
+    """Whether the client answers a policy's scores; equal ones are neutral."""
+    asked = pod("asked", cpu="50m")
+    asked["metadata"]["uid"] = "asked"
+    nodes = {found["metadata"]["name"]: found for found in api.objects("nodes")}
+    try:
+        return any(extender.prioritize(asked, nodes).values())
+    except ExtenderError:
+        return False
+
+
+@contextmanager
+def _client(api: ApiServer, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A client that serves an untrained policy to every pod."""
+    artifact = PolicyArtifact.save(folder / "policy", TD3(TD3Config(width=8), 0).networks.actor, {})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [
+        "--kubeconfig",
+        str(api.kubeconfig(folder / "kubeconfig")),
+        "--policy",
+        str(artifact.directory),
+    ]
+    options += ["--listen", f"127.0.0.1:{port}", "--store", str(folder / "store"), "--mode", "active"]
+    with (folder / "log").open("wb") as log:
+        command = [sys.executable, "-c", SERVE, "client", "serve", *options]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _until(lambda: _ready(port))
+        yield port, process
+    finally:
+        process.terminate()
+        process.wait(10.0)
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Transient("the client did not get there within two minutes")
+        time.sleep(0.02)
+
+
+def resident_mb(process: int | str = "self") -> float:
+    """Resident memory of a process in MB."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
