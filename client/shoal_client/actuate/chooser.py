@@ -10,17 +10,15 @@ import numpy as np
 
 from shoal_client.actuate.placer import Choice
 from shoal_client.actuate.pod_use import MeasuredUse
+from shoal_client.admission import admits
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.serve.decider import Decider, Judgement
 from shoal_client.serve.guard import Guard
 from shoal_client.state import LiveCluster
-from shoal_common.pods import NodeRecord, PodRecord
-from shoal_common.selectors import untolerated
+from shoal_common.pods import PodRecord
 
 MOST_CANDIDATES = 500
 """Nodes that one decision looks at, drawn at random beyond it: what kube-scheduler looks at in 5,000."""
-
-HARD = ("NoSchedule", "NoExecute")
 
 
 @final
@@ -70,14 +68,8 @@ class PolicyChooser:
 
     def _candidates(self, pod: PodRecord) -> list[str]:
         """Nodes that the pod may run on, by its own wishes and theirs."""
-        names = [name for name, node in list(self._cluster.nodes.items()) if _admits(node, pod)]
+        names = [name for name, node in list(self._cluster.nodes.items()) if admits(node, pod)]
         return self._rng.sample(names, MOST_CANDIDATES) if len(names) > MOST_CANDIDATES else names
-
-
-def _admits(node: NodeRecord, pod: PodRecord) -> bool:
-    if not node.ready or node.unschedulable or not pod.admits_node(node.name, node.labels):
-        return False
-    return not any(untolerated(node.taints, pod.tolerations, HARD))
 
 
 def _ranked(found: Judgement) -> list[str]:

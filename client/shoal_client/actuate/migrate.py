@@ -20,6 +20,7 @@ from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.load import cpu_load
 from shoal_client.actuate.locks import Locks
 from shoal_client.actuate.narrowing import MADE_AGAIN
+from shoal_client.admission import admits
 from shoal_client.kube_api import Api, Conflict, NotFound, TooManyRequests
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.policy_spec import MigrationAction
@@ -153,9 +154,7 @@ def _room_elsewhere(cluster: LiveCluster, pod: PodRecord, hot_ratio: float) -> b
     """Whether a ready node other than the pod's own, and not hot, has room for it and admits it."""
     return any(
         name != pod.node_name
-        and node.ready
-        and not node.unschedulable
-        and pod.admits_node(name, node.labels)
+        and admits(node, pod)
         and cpu_load(cluster, name) < hot_ratio
         and not cluster.insufficient(name, pod)
         for name, node in list(cluster.nodes.items())
@@ -165,7 +164,7 @@ def _room_elsewhere(cluster: LiveCluster, pod: PodRecord, hot_ratio: float) -> b
 def _would_fit(cluster: LiveCluster, waiting: PodRecord, gone: PodRecord) -> bool:
     """Whether a waiting pod that does not fit on a node would, were one of the node's pods gone."""
     node = cluster.nodes.get(gone.node_name)
-    if node is None or not waiting.admits_node(gone.node_name, node.labels):
+    if node is None or not admits(node, waiting):
         return False
     if not cluster.insufficient(gone.node_name, waiting):
         return False  # it fits already: something else holds it back

@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.load import cpu_load
+from shoal_client.admission import admits
 from shoal_client.live_tables import I64
 from shoal_client.state import LiveCluster
 from shoal_common.cluster import F64, P_CLASS, P_CPU, P_CPU_USE, P_DURATION, P_IO_USE, P_MEMORY, POD_COLUMNS
@@ -63,10 +64,7 @@ class TwinGain:
         names = [
             name
             for name, node in list(self._cluster.nodes.items())
-            if name != pod.node_name
-            and node.ready
-            and not node.unschedulable
-            and pod.admits_node(name, node.labels)
+            if name != pod.node_name and admits(node, pod)
         ]
         names.sort(key=lambda name: (cpu_load(self._cluster, name), name))
         return next((name for name in names if not self._cluster.insufficient(name, pod)), None)

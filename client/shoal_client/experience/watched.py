@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from shoal_client.admission import admits
 from shoal_client.experience.records import F64, I64, KEPT, Seen
 from shoal_common.cluster import (
     MAX_GPUS,
@@ -50,10 +51,8 @@ from shoal_common.cluster import (
     zone_share,
 )
 from shoal_common.decide import Context, observe
-from shoal_common.kube.taint_toleration import HARD
 from shoal_common.pods import NodeRecord, PodRecord
 from shoal_common.reward import ObjectiveWeights
-from shoal_common.selectors import untolerated
 
 DAY_SECONDS: Final = 86_400.0
 
@@ -146,14 +145,8 @@ def _candidates(
     rows = [bound]
     for n in rng.permutation(np.flatnonzero(mask)):
         node = live.nodes.get(cluster.names[n])
-        if node is not None and _admits(node, pod):
+        if node is not None and admits(node, pod):
             rows.append(int(n))
         if len(rows) == KEPT:
             break
     return np.sort(np.array(rows, np.int64))
-
-
-def _admits(node: NodeRecord, pod: PodRecord) -> bool:
-    if node.unschedulable or not node.ready or not pod.admits_node(node.name, node.labels):
-        return False
-    return not any(untolerated(node.taints, pod.tolerations, HARD))

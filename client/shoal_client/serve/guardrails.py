@@ -16,10 +16,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
 
+from shoal_client.changes import PodChange
 from shoal_client.metrics import CHOICES_BOUND, ROLLBACKS
 from shoal_client.policies import AppliedPolicy, Policies
 from shoal_client.policy_spec import Guardrails as Limits
@@ -38,22 +39,6 @@ FLOORS = {"pending_seconds": 1.0, "failed_scheduling": 0.05, "evictions": 0.02, 
 Kept = TypeVar("Kept")
 
 _log = logging.getLogger("shoal.client.serve")
-
-
-class PodChange(Protocol):
-    """A pod before and after an event of the watch."""
-
-    @property
-    def before(self) -> PodRecord | None:
-        """The pod as it was."""
-
-    @property
-    def after(self) -> PodRecord | None:
-        """The pod as it is."""
-
-    @property
-    def at_monotonic(self) -> float:
-        """When the change was seen."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from shoal_client.state import LiveCluster
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.events import Events
@@ -15,6 +14,7 @@ from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.locks import Locks
 from shoal_client.actuate.migrate import Migration
 from shoal_client.kube_api import Api
+from shoal_client.state import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
@@ -147,6 +147,18 @@ def test_not_to_where_it_would_be_hot_again(
 ) -> None:
     running(server, "a", "n1", "7800m")
     running(server, "b", "n2", "7800m")
+    observe()
+    clock.now = 600.0
+    migration.step()
+    assert twin.asked == []
+
+
+def test_not_to_where_a_taint_keeps_the_pod_off(
+    server: ApiServer, migration: Migration, observe: Callable[[], None], clock: Any, twin: Twin
+) -> None:
+    taint = {"key": "dedicated", "value": "others", "effect": "NoSchedule"}
+    server.patch("nodes", "n2", {"spec": {"taints": [taint]}})
+    running(server, "a", "n1", "7800m")
     observe()
     clock.now = 600.0
     migration.step()

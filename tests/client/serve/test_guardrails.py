@@ -3,25 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from shoal_client.changes import PodChange
 from shoal_client.policies import Policies
 from shoal_client.serve.guard import Plan
 from shoal_client.serve.guardrails import Guardrails
 from shoal_common.pods import PodRecord, PodStatus
 from shoal_common.tables import App
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a pod."""
-
-    before: PodRecord | None
-    after: PodRecord | None
-    at_monotonic: float
 
 
 class World:
@@ -47,7 +39,7 @@ class World:
         self.policies.set({"metadata": {"name": "p", "uid": "1", "generation": 1}, "spec": spec})
 
     def change(self, before: PodRecord | None, after: PodRecord | None) -> None:
-        self.guardrails.pod_changed(Change(before, after, self.now))
+        self.guardrails.pod_changed(PodChange(before, after, self.now))
 
     def pods(self, count: int, prefix: str, waits: float = 0.1, **fate: Any) -> None:
         """So many pods come, wait and are bound, then meet their fate."""
