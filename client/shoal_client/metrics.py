@@ -226,6 +226,13 @@ RESERVATIONS_EXPIRED = Counter(
     registry=REGISTRY,
 )
 
+BACKGROUND_ERRORS = Counter(
+    "shoal_background_errors_total",
+    "Steps of a thread of the client's own that failed and are taken again, by thread.",
+    ("thread",),
+    registry=REGISTRY,
+)
+
 WATCH_LAST_EVENT = Gauge(
     "shoal_watch_last_event_timestamp_seconds",
     "When the API was last heard of, by kind: an event, a bookmark or the end of a watch in good order.",

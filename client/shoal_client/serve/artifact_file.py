@@ -9,7 +9,6 @@ tried again until it is whole.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -17,6 +16,7 @@ from typing import final
 import numpy as np
 
 from shoal_client.metrics import POLICY_INFO, POLICY_RELOADS
+from shoal_client.periodic import Periodic
 from shoal_common.cluster import feasible_mask
 from shoal_common.decide import Embeddings, RecordTables, TokenScorer, decide, observe
 from shoal_common.errors import Fatal, InputError, ShoalError
@@ -55,8 +55,7 @@ class ArtifactFile:
         """
         self._directory = directory
         self._stamp: Stamp | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="artifact", daemon=True)
+        self._looking = Periodic("artifact", self.look, LOOK_SECONDS)
         self.current: ServedPolicy | None = None
         self.problem = ""
         if directory is not None:
@@ -66,13 +65,11 @@ class ArtifactFile:
     def start(self) -> None:
         """Watch the directory from a thread of its own."""
         if self._directory is not None:
-            self._thread.start()
+            self._looking.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        self._looking.stop()
 
     def look(self) -> bool:
         """Load the artifact again if it changed; whether there is a new one."""
@@ -99,10 +96,6 @@ class ArtifactFile:
         POLICY_INFO.clear()
         POLICY_INFO.labels(policy.version, policy.digest).set(1)
         _log.info("serving policy %s", policy.digest[:12])
-
-    def _watch(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            self.look()
 
 
 def load(directory: Path) -> ServedPolicy:

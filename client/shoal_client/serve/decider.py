@@ -6,7 +6,6 @@ What it returns is what prioritize answers, what an actuator carries out and wha
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import final
 import numpy as np
 
 from shoal_client.metrics import CLIPPED_RATIO, DRIFT_INDEX
+from shoal_client.periodic import Periodic
 from shoal_client.policies import AppliedPolicy
 from shoal_client.serve.artifact_file import ArtifactFile, ServedPolicy
 from shoal_client.serve.drift import Drift, clipped_ratio
@@ -32,9 +32,6 @@ REFRESH_SECONDS = 0.2
 DAY_SECONDS = 86_400.0
 TABLED = frozenset({"cpu", "memory", "pods"})
 """Resources whose room the tables tell; for others every candidate is asked."""
-
-
-_log = logging.getLogger("shoal.client.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,7 @@ class Decider:
         self._embeddings: Embeddings | None = None
         self._drift = Drift()
         self._mutex = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
+        self._encoding = Periodic("encode", self.refresh, REFRESH_SECONDS)
 
     @property
     def digest(self) -> str | None:
@@ -92,13 +88,11 @@ class Decider:
 
     def start(self) -> None:
         """Encode changed nodes between requests too, from a thread of its own."""
-        self._thread.start()
+        self._encoding.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        self._encoding.stop()
 
     def refresh(self) -> None:
         """Bring tables, features and tokens up to date, where a policy is loaded."""
@@ -175,10 +169,3 @@ class Decider:
         if ratio > limits.max_clipped_ratio:
             return "out_of_distribution"
         return "drift" if self._drift.index > limits.max_shift else None
-
-    def _run(self) -> None:
-        while not self._stop.wait(REFRESH_SECONDS):
-            try:
-                self.refresh()
-            except Exception:  # requests meet the same error, answer neutrally and count it
-                _log.exception("encoding nodes failed")

@@ -22,6 +22,7 @@ import numpy as np
 
 from shoal_client.changes import PodChange
 from shoal_client.metrics import CHOICES_BOUND, ROLLBACKS
+from shoal_client.periodic import Periodic
 from shoal_client.policies import AppliedPolicy, Policies
 from shoal_client.policy_spec import Guardrails as Limits
 from shoal_client.policy_spec import Mode
@@ -94,18 +95,15 @@ class Guardrails:
         self._served: dict[str, Cohort] = {}
         self._shadow: dict[str, Cohort] = {}
         self._mutex = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="guardrails", daemon=True)
+        self._checking = Periodic("guardrails", self.check, CHECK_SECONDS)
 
     def start(self) -> None:
         """Check every few seconds from a thread of its own."""
-        self._thread.start()
+        self._checking.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        self._checking.stop()
 
     def decided(self, pod: PodRecord, plan: Plan, nodes: Sequence[str]) -> None:
         """The policy would take one of these nodes; compared with where the pod is bound."""
@@ -215,13 +213,6 @@ class Guardrails:
             for uid in [uid for uid, track in self._tracks.items() if track.policy == name and track.served]:
                 del self._tracks[uid]
         self._roll_back(name, sentence)
-
-    def _run(self) -> None:
-        while not self._stop.wait(CHECK_SECONDS):
-            try:
-                self.check()
-            except Exception:  # guardrails must outlive whatever a check stumbles over
-                _log.exception("the guardrails' check failed")
 
 
 def _broken(

@@ -9,9 +9,10 @@ counts free it all the same.
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from typing import final
+
+from shoal_client.periodic import Periodic
 
 EVERY_SECONDS, AT_START_SECONDS = 10.0, 0.25
 YOUNG, MIDDLE, FULL = 20_000, 20, 1_000_000
@@ -27,27 +28,26 @@ class Heap:
         self._full = full
         self._before = gc.get_threshold()
         self.settled = False  # whether the caches are frozen: from here on collections are short
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heap", daemon=True)
+        self._freezing = Periodic("heap", self._freeze, self._pause)
 
     def start(self) -> None:
         """Take over from the automatic full collections."""
         gc.set_threshold(YOUNG, MIDDLE, FULL)
         gc.collect()
         gc.freeze()
-        self._thread.start()
+        self._freezing.start()
 
     def stop(self) -> None:
         """Hand everything back to the collector."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        self._freezing.stop()
         gc.unfreeze()
         gc.set_threshold(*self._before)
 
-    def _run(self) -> None:
-        while not self._stop.wait(EVERY_SECONDS if self.settled else AT_START_SECONDS):
-            if self.settled or self._full():
-                gc.collect()
-                gc.freeze()
-                self.settled = True
+    def _pause(self) -> float:
+        return EVERY_SECONDS if self.settled else AT_START_SECONDS
+
+    def _freeze(self) -> None:
+        if self.settled or self._full():
+            gc.collect()
+            gc.freeze()
+            self.settled = True

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from shoal_client.periodic import Periodic
 from shoal_common.errors import Fatal, InputError
 
 START_SECONDS, STOP_SECONDS = 10.0, 1.5
@@ -87,8 +88,7 @@ class HttpServer:
         )
         self._server = uvicorn.Server(self._config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        self._stopped = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, name="certificate", daemon=True)
+        self._renewing = Periodic("certificate", self.renew_certificate, RENEW_SECONDS)
 
     @property
     def port(self) -> int:
@@ -125,15 +125,11 @@ class HttpServer:
 
     def stop(self) -> None:
         """Answer what was asked, then end."""
-        self._stopped.set()
+        self._renewing.stop()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         self._socket.close()
-
-    def _renew(self) -> None:
-        while not self._stopped.wait(RENEW_SECONDS):
-            self.renew_certificate()
 
     def _run(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))
