@@ -26,7 +26,7 @@ EPILOG = """Examples:
 
   shoal client doctor --kubeconfig ~/.kube/config
 
-  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/artifact --listen 127.0.0.1:8888"""
+  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/policy --listen 127.0.0.1:8888"""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG)
 

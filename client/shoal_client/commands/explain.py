@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EPILOG = """Examples:
 
-  shoal client explain web-0 -n shop --store /var/lib/shoal/experience --policy runs/demo/artifact
+  shoal client explain web-0 -n shop --store /var/lib/shoal/experience --policy runs/demo/policy
 
   shoal client explain web-0 --kubeconfig ~/.kube/config --policy P --json"""
 

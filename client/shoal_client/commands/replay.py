@@ -16,7 +16,7 @@ EPILOG = """Examples:
 
   shoal client replay --policy candidate --store /var/lib/shoal/experience
 
-  shoal client replay --policy candidate --incumbent runs/demo/artifact --store S --nodes nodes.json --json
+  shoal client replay --policy candidate --incumbent runs/demo/policy --store S --nodes nodes.json --json
 
 nodes.json is what `kubectl get nodes -o json` prints; without --nodes the API server is asked.
 Exit code 0: the candidate passed the gate; 1: it did not; 2: the command itself is wrong."""

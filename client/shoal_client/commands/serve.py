@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = """Examples:
 
-  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/artifact --listen 127.0.0.1:8888
+  shoal client serve --kubeconfig ~/.kube/config --policy runs/demo/policy --listen 127.0.0.1:8888
 
   shoal client serve --kubeconfig K --policy P --listen 127.0.0.1:8888 --prometheus http://prometheus:9090
   --store /var/lib/shoal/experience

@@ -28,7 +28,7 @@ EPILOG = """Examples:
 
   shoal score --scorer volcano --input cases.json --top 3
 
-  shoal score --scorer runs/demo/artifact --input cases.json"""
+  shoal score --scorer runs/demo/policy --input cases.json"""
 
 
 def _kube_1_36() -> SnapshotScorer:
