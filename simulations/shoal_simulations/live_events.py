@@ -9,6 +9,7 @@ property tests, by `shoal bench informer` and by the soak.
 from __future__ import annotations
 
 import random
+import time
 from typing import Any, Final, final
 
 import numpy as np
@@ -155,3 +156,15 @@ def differences(live: LiveCluster) -> list[str]:
     if live.pending != sum(map(waiting, live.pods.values())):
         found.append("pending")
     return found
+
+
+def compare_with_scratch(events: int, every: int = 100, seed: int = 1) -> dict[str, Any]:
+    """Random events: how many comparisons, one after each `every`th, differ, and events per CPU second."""
+    live = LiveCluster()
+    source, differ, seconds = RandomEvents(live, seed), 0, 0.0
+    for count in range(1, events + 1):
+        began = time.thread_time()
+        source.step()
+        seconds += time.thread_time() - began
+        differ += count % every == 0 and bool(differences(live))
+    return {"events": events, "differ": differ, "events_per_second": events / seconds}

@@ -65,7 +65,7 @@ class Churn:
         self._line: list[_Due] = []
         self._version = self._turn = self._named = 0
         for index in range(config.nodes):
-            self._add_node(f"node-{index:05}", index * HEARTBEAT_SECONDS / config.nodes)
+            self._add_node(index)
         self._later(self._gap(), self._arrive)
         if config.flaps_per_hour:
             self._later(self._rng.exponential(3_600 / config.flaps_per_hour), self._flap)
@@ -100,15 +100,14 @@ class Churn:
 
     # Nodes
 
-    def _add_node(self, name: str, first: float) -> None:
-        made = node(
-            name, cpu=32, memory="128Gi", labels={"topology.kubernetes.io/zone": f"z{hash(name) % 3}"}
-        )
+    def _add_node(self, index: int) -> None:
+        name, zone = f"node-{index:05}", {"topology.kubernetes.io/zone": f"z{index % 3}"}
+        made = node(name, cpu=32, memory="128Gi", labels=zone)
         made["metadata"] |= {"uid": f"uid-{name}"}
         self.nodes[name] = self._changed(made)
         self._apply("Node", "ADDED", self.nodes[name])
         if self.config.heartbeats:
-            self._later(first, lambda: self._heartbeat(name))
+            self._later(index * HEARTBEAT_SECONDS / self.config.nodes, lambda: self._heartbeat(name))
 
     def _heartbeat(self, name: str) -> None:
         self._node(name, is_ready=True)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -22,6 +21,7 @@ from shoal_client.train import RoundConfig
 from shoal_common.privacy.shared_update import SharedUpdate
 from shoal_common.wire import F32, Arrays
 from shoal_server.events import Event, RoundEnded, RoundStarted
+from shoal_simulations.benchmarks.memory import resident_bytes
 from shoal_simulations.engines import run as run_federation
 from shoal_simulations.grid import NodeConfig
 
@@ -68,12 +68,6 @@ class _Clock:
         if isinstance(event, RoundEnded):
             self.seconds.append(event.record.seconds)
             self.resident.append(resident_bytes())
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def model(parameters: int) -> Arrays:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from shoal_client.informer import decoded
 from shoal_client.state import Kind, LiveCluster
-from shoal_simulations.live_events import RandomEvents, differences, seen_node, seen_pod
+from shoal_simulations.benchmarks.memory import resident_bytes
+from shoal_simulations.live_events import compare_with_scratch, seen_node, seen_pod
 
 NODES, PODS = 5_000, 50_000
 PODS_OF_AN_OWNER = 20
@@ -29,13 +29,13 @@ def run(quick: bool = False) -> dict[str, Any]:
     """Measure; quick takes a fifth of the cluster and 20,000 events."""
     nodes, pods = (NODES // 5, PODS // 5) if quick else (NODES, PODS)
     events = 20_000 if quick else RANDOM_EVENTS
-    live, before = LiveCluster(), _resident_bytes()
+    live, before = LiveCluster(), resident_bytes()
     listed = _list(live, nodes, pods)
     gc.collect()
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     refilled = _seconds(live.take_changed)
     relisted = _list(live, nodes, pods)
-    bad, random_seconds = _random(events)
+    random = compare_with_scratch(events)
     return {
         "nodes": nodes,
         "pods": pods,
@@ -47,8 +47,8 @@ def run(quick: bool = False) -> dict[str, Any]:
         "heartbeat_microseconds": _heartbeats(live),
         "pod_events_per_second": _pod_events(live, pods),
         "random_events": events,
-        "random_events_per_second": events / random_seconds,
-        "random_events_differences": bad,
+        "random_events_per_second": random["events_per_second"],
+        "random_events_differences": random["differ"],
     }
 
 
@@ -160,28 +160,8 @@ def _apply(live: LiveCluster, kind: Kind, lines: list[bytes]) -> None:
         live.apply(kind, "MODIFIED", msgspec.json.decode(raw))
 
 
-def _random(events: int) -> tuple[int, float]:
-    """Random events: how many comparisons with the recomputation found a difference, and CPU seconds."""
-    live = LiveCluster()
-    source, bad, seconds = RandomEvents(live, seed=1), 0, 0.0
-    for count in range(events):
-        began = time.thread_time()
-        source.step()
-        seconds += time.thread_time() - began
-        bad += count % 100 == 99 and bool(differences(live))
-    return bad, seconds
-
-
 def _seconds(work: Callable[[], object]) -> float:
     """CPU seconds of a call in this thread."""
     began = time.thread_time()
     work()
     return time.thread_time() - began
-
-
-def _resident_bytes() -> int:
-    """Resident memory of this process."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0

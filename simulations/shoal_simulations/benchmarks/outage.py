@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 from shoal_common.errors import Transient
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.policy import PolicyArtifact
+from shoal_simulations.benchmarks.memory import resident_bytes
 from shoal_simulations.control_plane import ApiServer, Configuration, Kubelet, Scheduler, Stanza, node, pod
 from shoal_simulations.control_plane.extenders import Extender, ExtenderError
 
@@ -56,7 +56,7 @@ def _outage(
     for index in range(PODS):
         api.create("pods", pod(f"before-{index}", cpu="50m"))
     _until(lambda: len(scheduler.attempts) >= PODS and _serves(api, extender))
-    before = resident_mb(process.pid)
+    before = resident_bytes(process.pid)
     api.down()
     begin, neutral = time.monotonic(), None
     while time.monotonic() - begin < seconds:
@@ -64,7 +64,7 @@ def _outage(
             neutral = time.monotonic() - begin
         time.sleep(0.5)
     waiting = [api.create("pods", pod(f"after-{index}"))["metadata"]["name"] for index in range(5)]
-    away_mb = resident_mb(process.pid)
+    away = resident_bytes(process.pid)
     api.up()
     begin = time.monotonic()
     _until(lambda: all(api.get("pods", name)["spec"].get("nodeName") for name in waiting))
@@ -75,7 +75,7 @@ def _outage(
         "neutral_after_seconds": neutral,
         "placed_after_seconds": placed,
         "served_again_after_seconds": time.monotonic() - begin,
-        "memory_mb": {"before": before, "at_the_end": away_mb},
+        "memory_mb": {"before": before / 1e6, "at_the_end": away / 1e6},
         "holds": process.poll() is None,
     }
 
@@ -130,9 +130,3 @@ def _until(holds: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise Transient("the client did not get there within two minutes")
         time.sleep(0.02)
-
-
-def resident_mb(process: int | str = "self") -> float:
-    """Resident memory of a process in MB."""
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
