@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -103,7 +103,7 @@ class Attempts:
         self._left: dict[str, float] = {}  # uid that an earlier process followed, until it is seen again
         self._waiting: set[str] = set()  # pods that the API shows without a node
         self._windows: list[tuple[float, int, str]] = []  # heap: end of the horizon, id, uid
-        self._full: deque[OpenAttempt] = deque()  # with candidates in full, oldest first
+        self._full: OrderedDict[int, OpenAttempt] = OrderedDict()  # with candidates in full, by id
         self._full_bytes, self._saved = 0, now
         for unfinished in store.take_unfinished():
             self._adopt(unfinished, now)
@@ -127,7 +127,7 @@ class Attempts:
         followed.open = OpenAttempt(record.id, full, kept, chosen, kept_chosen)
         self._hear(pod.uid, at)
         if full is not None:
-            self._full.append(followed.open)
+            self._full[record.id] = followed.open
             self._full_bytes += followed.open.full_bytes
             self._give_up()
 
@@ -382,12 +382,11 @@ class Attempts:
         self._hear(left.uid, now)
 
     def _drop_full(self, attempt: OpenAttempt) -> None:
+        self._full.pop(attempt.id, None)  # wherever in line: one that waits long must not hold up the others
         self._full_bytes -= attempt.full_bytes
         attempt.full = None
 
     def _give_up(self) -> None:
         """Keep candidates in full within their memory, the newest ones."""
-        while self._full_bytes > self._settings.candidate_bytes or (
-            self._full and self._full[0].full is None
-        ):
-            self._drop_full(self._full.popleft())
+        while self._full_bytes > self._settings.candidate_bytes:
+            self._drop_full(next(iter(self._full.values())))

@@ -329,3 +329,16 @@ def test_ends_that_did_not_reach_the_disk_are_made_up_for(world, new_pod):
 class _Followed:
     def __init__(self, attempts):
         self.attempts = attempts
+
+
+def test_a_pod_that_waits_long_keeps_no_candidates_of_others_in_memory(world, make_world, new_pod):
+    world = make_world(world.store, nodes=80)
+    world.decided(new_pod("waits"), chosen=0)
+    for i in range(50):
+        world.decided(new_pod(f"p{i}"), chosen=1)
+        world.bind(new_pod(f"p{i}"), "node-1")
+    assert len(world.attempts._full) == 1
+    assert world.attempts._full_bytes == world.attempts._pods["waits"].open.full_bytes > 0
+    for _ in range(50):
+        world.decided(new_pod("again"), chosen=2)
+    assert len(world.attempts._full) == 2
