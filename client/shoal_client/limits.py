@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from shoal_common.errors import BudgetExhausted, InputError
-from shoal_common.learners.federated import Budget
+from shoal_common.privacy.config import Budget
 
 FILE = "limits.json"
 

@@ -23,7 +23,8 @@ from shoal_client.experience.records import KEPT
 from shoal_client.experience.source import LiveSource
 from shoal_client.limits import read_limits, within
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
-from shoal_common.learners.federated import Budget, FederatedLearning, Scalar
+from shoal_common.learners.federated import FederatedLearning, Scalar
+from shoal_common.privacy.config import Budget
 from shoal_common.replay import Replay, ReplayConfig
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ or something is not finite.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ from shoal_common.scorers.base import (
 )
 from shoal_common.tables import fill, pod_row
 
+DAY_SECONDS = 86_400.0
 POLICY = "Policy"
 """Under this name a policy's scores stand beside those of kube-scheduler's plugins."""
 
@@ -79,6 +82,11 @@ class Context:
     price: float = 1.0  # energy price relative to its mean
     charge: float = 1.0  # state of charge of the site's battery, 1 without
     phase: float = 0.0  # time of day, radians
+
+    @classmethod
+    def now(cls, pending: float) -> Context:
+        """That of a live cluster at this moment; what its energy costs and stores is not known."""
+        return cls(pending, phase=2.0 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from shoal_client.limits import FILE, Limits, read_limits, within, write_limits
 from shoal_common.errors import BudgetExhausted, InputError
-from shoal_common.learners.federated import Budget
+from shoal_common.privacy.config import Budget
 
 
 def test_limits_are_read_as_written_and_absent_ones_limit_nothing(tmp_path: Path) -> None:

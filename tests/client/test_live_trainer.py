@@ -14,8 +14,9 @@ from shoal_client.limits import Limits, write_limits
 from shoal_client.live_trainer import LiveConfig, LiveTrainer
 from shoal_client.train import RoundConfig
 from shoal_common.errors import BudgetExhausted, InputError
-from shoal_common.learners.federated import Budget, FederatedLearning, initial
+from shoal_common.learners.federated import FederatedLearning, initial
 from shoal_common.policy import PolicyArtifact
+from shoal_common.privacy.config import Budget
 from shoal_common.privacy.ledger import Ledger
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,7 +11,7 @@ import typer
 from shoal_common.errors import InputError
 
 if TYPE_CHECKING:
-    from shoal_common.learners.federated import Budget
+    from shoal_common.privacy.config import Budget
 
 EPILOG = """Examples:
 
@@ -85,7 +85,7 @@ def _end_at_once_on_signals(path: Path) -> None:
 
 def budget_of(epsilon: float | None, delta: float, clip_norm: float | None, privacy: bool) -> Budget | None:
     """The budget that these options state; raises InputError."""
-    from shoal_common.learners.federated import Budget
+    from shoal_common.privacy.config import Budget
 
     where = "shoal client"
     if not privacy:

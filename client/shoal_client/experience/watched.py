@@ -7,11 +7,9 @@ off its node again, or the chosen candidate would be told from the others by the
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -54,8 +52,6 @@ from shoal_common.decide import Context, observe
 from shoal_common.pods import NodeRecord, PodRecord
 from shoal_common.reward import ObjectiveWeights
 
-DAY_SECONDS: Final = 86_400.0
-
 
 class Live(Protocol):
     """What is asked of the cluster's state."""
@@ -91,8 +87,7 @@ def watched(
     use[bound, U_UP] = 1.0
     rows = _candidates(live, use, gpu, pod, row, bound, rng)
     before = replace(cluster, use=use, gpu_free=gpu, zone_free=zone)
-    phase = 2 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
-    mask, context = np.ones((len(rows), 1), np.bool_), Context(pending=1.0 + live.pending, phase=phase)
+    mask, context = np.ones((len(rows), 1), np.bool_), Context.now(1.0 + live.pending)
     obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
     return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
 

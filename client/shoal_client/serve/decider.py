@@ -6,9 +6,7 @@ What it returns is what prioritize answers, what an actuator carries out and wha
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -29,7 +27,6 @@ from shoal_common.pods import PodRecord
 from shoal_common.tables import pod_row
 
 REFRESH_SECONDS = 0.2
-DAY_SECONDS = 86_400.0
 TABLED = frozenset({"cpu", "memory", "pods"})
 """Resources whose room the tables tell; for others every candidate is asked."""
 
@@ -116,7 +113,8 @@ class Decider:
             fits = self._feasible(cluster, pod, row, seen, rows)
             mask = np.repeat(fits[:, None], served.profiles, axis=1)
             w = applied.weights.array()
-            obs = observe(cluster, row, mask, w, self._context(), rows, embeddings.features)
+            context = Context.now(float(self._live.pending))
+            obs = observe(cluster, row, mask, w, context, rows, embeddings.features)
             feasible = np.zeros(len(known), np.bool_)
             feasible[known] = fits
             reason = self._doubt(obs, applied)
@@ -155,10 +153,6 @@ class Decider:
         if avoided:
             fits &= ~np.isin(rows, self._live.rows(avoided))
         return fits
-
-    def _context(self) -> Context:
-        phase = 2.0 * math.pi * (time.time() % DAY_SECONDS) / DAY_SECONDS
-        return Context(pending=float(self._live.pending), phase=phase)
 
     def _doubt(self, obs: Observation, applied: AppliedPolicy) -> Reason | None:
         """Why this observation is not one that the policy can judge."""

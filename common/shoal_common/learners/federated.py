@@ -8,7 +8,7 @@ The server's first model is `initial = "shoal_common.learners.federated:initial"
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,21 +18,12 @@ from shoal_common.errors import InputError
 if TYPE_CHECKING:
     from shoal_common.learners.base import Arrays
     from shoal_common.learners.td3 import TD3
-    from shoal_common.privacy.config import PrivacyConfig
+    from shoal_common.privacy.config import Budget, PrivacyConfig
     from shoal_common.privacy.plan import PrivacyPlan
 
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What one cluster gives away at most, over all runs; its own choice."""
-
-    epsilon: float
-    delta: float = 1e-6
-    clip_norm: float | None = None  # largest norm that a decision's gradient may have; None: the federation's
 
 
 class FederatedLearning(BaseModel):

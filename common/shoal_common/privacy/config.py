@@ -20,6 +20,15 @@ class PrivacyWarning(UserWarning):
     """A privacy setting that is allowed and weak."""
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one cluster gives away at most, over all runs; its own choice."""
+
+    epsilon: float
+    delta: float = 1e-6
+    clip_norm: float | None = None  # largest norm that a decision's gradient may have; None: the federation's
+
+
 @dataclass(frozen=True)
 class PrivacyConfig:
     """The public constants of one cluster's DP-SGD.
