@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final, final
 
 from shoal_client.changes import PodChange
@@ -50,7 +51,8 @@ class Inventory:
         self._reservations = Reservations()
         self._tables = LiveTables()
         self._by_name: dict[tuple[str, str], str] = {}
-        self._dirty: set[str] = set()
+        self._dirty: set[str] = set()  # whose rows a decision must not see as they are
+        self._remeasured: set[str] = set()  # whose rows may wait for a moment
         self._changed: set[int] = set()
         self._measured_at: float | None = None
         nobody = PodRecord("")
@@ -218,19 +220,24 @@ class Inventory:
             values = table.get(name)
             if values is not None or state.measured is not None:
                 state.measured = None if values is None else Measurement(values, now)
-                self._dirty.add(name)
+                self._remeasured.add(name)
 
-    def flush(self, now: float, most: int | None = None) -> bool:
-        """Bring rows in line with what changed, at most so many; whether none is left."""
+    def flush(self, now: float, most: int) -> bool:
+        """Bring rows in line: of all nodes whose pods changed, of `most` of those that were measured.
+
+        Returns whether none is left. A measurement changes every row of a cluster at once, and no decision
+        may wait for them all.
+        """
         self._expire(now)
-        for count, name in enumerate(list(self._dirty)):
-            if count == most:
-                return False
-            self._dirty.discard(name)
+        due, self._dirty = self._dirty, set()
+        self._remeasured -= due
+        due.update(islice(self._remeasured, most))
+        self._remeasured -= due
+        for name in due:
             state = self._states.get(name)
             if state is not None and self._tables.refill(state, self.health.failures(name, now), now):
                 self._changed.add(state.row)
-        return True
+        return not self._remeasured
 
     def _expire(self, now: float) -> None:
         """End what only time ends."""

@@ -40,7 +40,8 @@ KINDS: Final[tuple[Kind, ...]] = (
 REQUIRED: Final[tuple[Kind, ...]] = ("Node", "Pod")
 DELETED: Final = "DELETED"
 CHUNK: Final = 64
-"""Rows that are brought up to date at a time when all have changed: decisions come in between."""
+"""Rows that are brought up to date at a time when all were measured: decisions come in between."""
+GIVE_WAY_SECONDS: Final = 0.0002
 
 Object = Mapping[str, Any]
 
@@ -179,15 +180,18 @@ class LiveCluster:
 
     @property
     def cluster(self) -> Cluster:
-        """The tables as of now, with spare rows (N_EXISTS 0); the arrays are live."""
+        """The tables as of now, with spare rows (N_EXISTS 0); the arrays are live.
+
+        While a measurement of the whole cluster is being taken up, some rows are still as before it.
+        """
         with self._lock:
-            self._inventory.flush(self._clock())
+            self._inventory.flush(self._clock(), CHUNK)
             return self._inventory.cluster
 
     def take_changed(self) -> I64:
         """Rows i64[R] whose numbers changed since this was last asked; for one reader."""
         with self._lock:
-            self._inventory.flush(self._clock())
+            self._inventory.flush(self._clock(), CHUNK)
             return np.array(sorted(self._inventory.take_changed()), dtype=np.int64)
 
     @property
@@ -288,6 +292,7 @@ class LiveCluster:
         while not done:
             with self._lock:
                 done = self._inventory.flush(self._clock(), CHUNK)
+            time.sleep(GIVE_WAY_SECONDS)  # who waits for the lock would not get it from a thread that runs on
 
     def subscribe(self, subscriber: Callable[[PodChange], None]) -> None:
         """Call `subscriber` for every change of a pod, in order, outside the lock, in `apply`'s thread."""

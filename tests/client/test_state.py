@@ -12,7 +12,7 @@ from shoal_client.collect.measured import Measured, PodUse
 from shoal_client.inventory import MEASURED_SECONDS
 from shoal_client.node_health import BACKOFF_SECONDS, MOST_FAILURES, REJECTIONS, WINDOW_SECONDS
 from shoal_client.reservations import CEILING_SECONDS, UNSEEN_SECONDS
-from shoal_client.state import LiveCluster, PodChange
+from shoal_client.state import CHUNK, LiveCluster, PodChange
 from shoal_common.cluster import (
     N_CPU,
     N_EXISTS,
@@ -485,3 +485,17 @@ def test_what_a_pod_in_the_way_holds_can_be_left_out(live: LiveCluster) -> None:
     assert live.insufficient_without("n1", waiting, gone) == ()
     assert live.insufficient("nowhere", waiting) == ("node(s) not found",)
     assert np.array_equal(live.rows([]), np.array([], np.int64))
+
+
+def test_no_decision_waits_for_the_measurement_of_a_whole_cluster(live: LiveCluster, clock: Clock) -> None:
+    names = [f"n{i}" for i in range(3 * CHUNK)]
+    see(live, *(seen_node(name, cpu="2") for name in names))
+    live.take_changed()
+    live._inventory.measure({name: Measured(cpu_millicores=500.0) for name in names}, clock())
+    see(live, seen_pod("p1", names[-1], cpu="1"))
+    changed = live.take_changed().tolist()
+    assert live.row(names[-1]) in changed  # whatever else waits, pods never do
+    assert len(changed) <= CHUNK + 1
+    live.measure({name: Measured(cpu_millicores=700.0) for name in names})
+    assert {use(live, name, U_CPU_WANTED) for name in names[:-1]} == {700.0}
+    assert use(live, names[-1], U_CPU) == 1000
