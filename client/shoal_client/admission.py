@@ -12,7 +12,10 @@ from shoal_common.selectors import untolerated
 
 
 def admits(node: NodeRecord, pod: PodRecord) -> bool:
-    """Whether the node is ready, its taints are tolerated, and the pod's selector and affinity accept it."""
-    if not node.ready or node.unschedulable or not pod.admits_node(node.name, node.labels):
-        return False
-    return not any(untolerated(node.taints, pod.tolerations, HARD))
+    """Whether the node is open to the pod, and the pod's selector and required affinity accept it."""
+    return pod.admits_node(node.name, node.labels) and is_open(node, pod)
+
+
+def is_open(node: NodeRecord, pod: PodRecord) -> bool:
+    """Whether the node is ready and neither a cordon nor a taint keeps the pod off."""
+    return node.ready and not node.unschedulable and not any(untolerated(node.taints, pod.tolerations, HARD))

@@ -14,6 +14,7 @@ from shoal_common.requests import PodResources
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Taint, Toleration
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
+HOSTNAME = "kubernetes.io/hostname"
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal_client.actuate.mig_catalogue import NOTHING, Catalogue, Counts, homogeneous, on_node
+from shoal_common.accelerators.demand import GPU
 from shoal_common.accelerators.mig import PROFILES
 from shoal_common.pods import NodeRecord, PodRecord
 
-GPU = "nvidia.com/gpu"
 CONFIG, STATE, STRATEGY = "nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/mig.strategy"
 PRODUCT, DEVICES, CAPABLE = "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/mig.capable"
 KNOWN_PRODUCT = re.compile(r"(NVIDIA-)?A100-[A-Z0-9]+-40GB(-MIG-.*)?")

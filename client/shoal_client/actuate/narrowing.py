@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HOSTNAME = "kubernetes.io/hostname"
+from shoal_common.pods import HOSTNAME
+
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MADE_AGAIN = ("ReplicaSet", "StatefulSet")

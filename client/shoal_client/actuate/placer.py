@@ -11,14 +11,14 @@ from typing import Any, Protocol, final
 import msgspec
 
 from shoal_client.actuate.authority import Authority
-from shoal_client.actuate.narrowing import HOSTNAME, MADE_AGAIN
+from shoal_client.actuate.narrowing import MADE_AGAIN
 from shoal_client.actuate.placing import ContainerResize, Placing
 from shoal_client.actuate.quotas import NamespaceLimits, QuotaBounds, Refusal, headroom, resize
 from shoal_client.kube_api import LIMIT_RANGES, RESOURCE_QUOTAS, Api
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.policy_spec import Actions
 from shoal_client.state import LiveCluster
-from shoal_common.pods import PodRecord
+from shoal_common.pods import HOSTNAME, PodRecord
 
 WIDTH = 3
 """Nodes that a pod is narrowed to: the best, and two for when it is full by then."""

@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 from shoal_client.actuate.events import Events, about_pod
 from shoal_client.actuate.leader import Leader
-from shoal_client.actuate.narrowing import HOSTNAME, MADE_AGAIN
+from shoal_client.actuate.narrowing import MADE_AGAIN
 from shoal_client.actuate.placing import Placing, read_placing
+from shoal_client.admission import is_open
 from shoal_client.kube_api import PODS, Api, Conflict, NotFound
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.state import LiveCluster, PodChange
-from shoal_common.pods import PodRecord
+from shoal_common.pods import HOSTNAME, PodRecord
 
 STUCK_SECONDS = 60.0
 OWNER_REST_SECONDS = 3600.0
@@ -70,11 +71,11 @@ class Rescue:
                 self._make_again(pod)
 
     def _room_beyond(self, pod: PodRecord, placing: Placing) -> bool:
-        """Whether a node that we did not choose has room."""
+        """Whether a node that we did not choose would take it; its required affinity is ours in part."""
         return any(
             node.labels.get(HOSTNAME) not in placing.hosts
-            and node.ready
-            and not node.unschedulable
+            and is_open(node, pod)
+            and pod.node_selector.items() <= node.labels.items()
             and not self._cluster.insufficient(name, pod)
             for name, node in list(self._cluster.nodes.items())
         )

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoal_client.metrics import WEBHOOK_REQUESTS
+from shoal_client.serve.asgi import read_body, send_answer
+from shoal_client.serve.guard import SYSTEM_NAMESPACES
 from shoal_client.serve.server import Address, HttpServer, Tls
+
+LOG = logging.getLogger(__name__)
 
 GATE = "shoal.dev/placement"
 OPT_IN = ("shoal.dev/placement", "enabled")
-SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 LONGEST_BODY = 4 * 2**20  # above what the API server lets an object be
 
 Pod = Mapping[str, Any]
@@ -51,6 +55,7 @@ def _judge(request: Mapping[str, Any], wants_gate: WantsGate, own_namespace: str
             return "excluded"
         return "gated" if wants_gate(namespace, pod) else "unwanted"
     except Exception:  # fail open: no fault of ours may keep a pod from being created
+        LOG.exception("a pod is let through as it is")
         return "error"
 
 
@@ -115,10 +120,8 @@ class WebhookServer:
         if scope["path"] == "/livez":
             status = 200
         elif scope["path"] == "/mutate" and scope["method"] == "POST":
-            status, body = self._mutate(await _read(receive))
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            status, body = self._mutate(await read_body(receive, LONGEST_BODY))
+        await send_answer(send, status, body)
 
     def _mutate(self, body: bytes | None) -> tuple[int, bytes]:
         if body is None:
@@ -132,17 +135,3 @@ class WebhookServer:
         if request_kind != "AdmissionReview":
             return 400, b'{"error": "send an AdmissionReview"}'
         return 200, json.dumps(answer(review, self._wants_gate, self._settings.own_namespace)).encode()
-
-
-async def _read(receive: Any) -> bytes | None:
-    """The whole body, None when it is too long."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        part = message.get("body", b"")
-        size += len(part)
-        if size <= LONGEST_BODY:
-            parts.append(part)
-        more = message.get("more_body", False)
-    return b"".join(parts) if size <= LONGEST_BODY else None

@@ -12,9 +12,8 @@ from typing import Final, final
 
 import msgspec
 
-from shoal_common.pods import NodeRecord
+from shoal_common.pods import HOSTNAME, NodeRecord
 
-HOSTNAME: Final = "kubernetes.io/hostname"
 CACHED: Final = 200_000
 
 Labels = tuple[tuple[str, ...], tuple[str, ...]]

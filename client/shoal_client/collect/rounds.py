@@ -21,13 +21,13 @@ import numpy.typing as npt
 from shoal_client.collect.features import COLUMN, QUERIES
 from shoal_client.collect.gpu_features import NO_MIG
 from shoal_client.collect.gpus import DeviceValue, by_device, device_value, is_partitioned, reduce, shares
-from shoal_client.collect.join import HOSTNAME, AddressBook
+from shoal_client.collect.join import AddressBook
 from shoal_client.collect.measured import PodName, PodUse
 from shoal_client.collect.prometheus import PrometheusClient, Series
 from shoal_client.collect.queries import KUBELET, SOURCES, Query, Source, expand
 from shoal_client.collect.values import LiveValues
 from shoal_common.errors import Fatal, Transient
-from shoal_common.pods import NodeRecord
+from shoal_common.pods import HOSTNAME, NodeRecord
 
 F64 = npt.NDArray[np.float64]
 

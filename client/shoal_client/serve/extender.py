@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, final
 
 from shoal_client.metrics import EXTENDER_REQUESTS, EXTENDER_SECONDS, EXTENDER_WHOLE_NODES, REGISTRY
+from shoal_client.serve.asgi import JSON, TEXT, Receive, Send, read_body, send_answer
 from shoal_client.serve.payloads import (
     Binding,
     Candidates,
@@ -33,14 +34,10 @@ from shoal_common.errors import InputError
 LARGEST_BODY = 256 * 1024 * 1024
 """Bytes: 5,000 whole nodes of 50 kB. A request beyond is refused without being read."""
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Reply = tuple[int, bytes]
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger("shoal.client.serve")
-JSON = (b"content-type", b"application/json")
-TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
 @final
@@ -131,14 +128,14 @@ class Application:
             return
         verb = scope["path"].rstrip("/").rpartition("/")[2]
         if self._extender is not None and scope["method"] == "POST" and self._extender.answers(verb):
-            body = await _body(receive)
+            body = await read_body(receive, LARGEST_BODY)
             code, text = (
                 (413, write_error("too large")) if body is None else await self._extender.answer(verb, body)
             )
-            await _send(send, code, text, JSON)
+            await send_answer(send, code, text, JSON)
         else:
             code, text = self._page(scope["method"], verb)
-            await _send(send, code, text, TEXT)
+            await send_answer(send, code, text, TEXT)
 
     def _page(self, method: str, name: str) -> Reply:
         if method not in ("GET", "HEAD"):
@@ -160,27 +157,6 @@ def _candidates(body: bytes) -> Candidates:
     if asked.nodes is not None:
         EXTENDER_WHOLE_NODES.inc()
     return asked
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None where it is too large."""
-    message = await receive()
-    if not message.get("more_body"):
-        return bytes(message.get("body", b""))
-    parts, size = [message["body"]], len(message["body"])
-    while message.get("more_body"):
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > LARGEST_BODY:
-            return None
-        parts.append(message.get("body", b""))
-    return b"".join(parts)
-
-
-async def _send(send: Send, code: int, text: bytes, kind: tuple[bytes, bytes]) -> None:
-    headers = [kind, (b"content-length", str(len(text)).encode())]
-    await send({"type": "http.response.start", "status": code, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

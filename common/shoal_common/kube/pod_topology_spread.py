@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from shoal_common.kube.plugin import MAX_NODE_SCORE, NodeTest
 from shoal_common.kube.snapshot import NodeInfo, Snapshot
 from shoal_common.kube.verdict import UNRESOLVABLE, UNSCHEDULABLE, Refusal
-from shoal_common.pods import DO_NOT_SCHEDULE, SCHEDULE_ANYWAY, PodRecord, SpreadConstraint
+from shoal_common.pods import DO_NOT_SCHEDULE, HOSTNAME, SCHEDULE_ANYWAY, PodRecord, SpreadConstraint
 from shoal_common.selectors import LabelSelector, Requirement, untolerated
 
 NAME = "PodTopologySpread"
-HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+ZONE = "topology.kubernetes.io/zone"
 SYSTEM_DEFAULTS = ((HOSTNAME, 3), (ZONE, 5))
 SKEWED = Refusal(("node(s) didn't match pod topology spread constraints",), UNSCHEDULABLE)
 NO_LABEL = Refusal(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shoal_common.accelerators.demand import GPU
 from shoal_common.accelerators.sharing import MAX_DEVICES, MILLI
 from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
 from shoal_common.kube.snapshot import NodeInfo, Snapshot
@@ -23,7 +24,6 @@ from shoal_common.scorers.fgd import FGD, Nodes, empty_nodes, raw_score, start
 from shoal_common.scorers.fragmentation import PodSpecs, TypicalPods, typical_pods
 
 NAME = "FGD"
-GPU = "nvidia.com/gpu"
 MIB = 2**20
 
 Specification = tuple[int, int, int]  # milli-CPU, MiB, devices

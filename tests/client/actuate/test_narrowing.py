@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal_client.actuate.narrowing import HOSTNAME, PREFERRED, REQUIRED, narrowed
+from shoal_client.actuate.narrowing import PREFERRED, REQUIRED, narrowed
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
+from shoal_common.pods import HOSTNAME
 
 AMONG = {"key": HOSTNAME, "operator": "In", "values": ["b", "a"]}
 

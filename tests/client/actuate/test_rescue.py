@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shoal_client.state import LiveCluster
 
 from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.placing import Placing
 from shoal_client.actuate.rescue import Rescue
 from shoal_client.kube_api import Api
+from shoal_client.state import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 
@@ -60,6 +60,18 @@ def test_made_again_after_a_time_when_another_node_has_room(
     assert [e["reason"] for e in server.objects("events.events.k8s.io")] == ["PlacementFailed"]
     clock.now += 3601.0
     assert not rescue.exempt(record)
+
+
+def test_not_for_a_node_that_would_not_take_it(
+    server: ApiServer, rescue: Rescue, observe: Callable[[], None], clock: Any
+) -> None:
+    taint = {"key": "dedicated", "value": "others", "effect": "NoSchedule"}
+    server.create("nodes", node("n2", cpu="8", taints=[taint]))
+    stuck(server)
+    observe()
+    clock.now = 61.0
+    rescue.step()
+    assert names(server) == ["p"]
 
 
 def test_once_an_hour_for_one_owner(

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from shoal_client.actuate.webhook import OPT_IN, SYSTEM_NAMESPACES
+from shoal_client.actuate.webhook import OPT_IN
+from shoal_client.serve.guard import SYSTEM_NAMESPACES
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "webhook"
 

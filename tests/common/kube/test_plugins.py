@@ -12,6 +12,7 @@ from shoal_common.kube.plugin import divide, normalise
 from shoal_common.kube.profile import default_profile, evaluate
 from shoal_common.kube.snapshot import Snapshot
 from shoal_common.pods import (
+    HOSTNAME,
     HostPort,
     NamespaceRecord,
     NodeImage,
@@ -24,7 +25,7 @@ from shoal_common.pods import (
 from shoal_common.selectors import LabelSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 
 MIB = 2**20
-ZONE, HOSTNAME = pod_topology_spread.ZONE, pod_topology_spread.HOSTNAME
+ZONE = pod_topology_spread.ZONE
 ROOM = {"cpu": 4000, "memory": 2**34, "pods": 10}
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 OWN = frozenset(("default",))
