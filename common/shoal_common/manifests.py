@@ -113,6 +113,7 @@ def read_pod(source: Field) -> PodRecord:
     Raises:
         InputError: a field is missing or wrong; the error names it.
     """
+    source.get("metadata").get("name").text()  # first, so that the error about a nameless pod is that one
     return read_instance(source, read_template(source))
 
 
