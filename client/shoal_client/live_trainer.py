@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 from shoal_client.experience.records import KEPT
 from shoal_client.experience.source import LiveSource
 from shoal_client.limits import read_limits, within
+from shoal_client.store import RoundStore
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
 from shoal_common.learners.federated import FederatedLearning, Scalar
 from shoal_common.privacy.config import Budget
@@ -57,25 +58,38 @@ class LiveTrainer:
         self._config = config
         self._made: tuple[str, FederatedLearning, Budget | None] | None = None
         self._trainer: LocalTrainer | None = None
-        self._newest: tuple[RoundConfig, SharedUpdate] | None = None
+        self._newest: tuple[RoundConfig, FederatedLearning, SharedUpdate] | None = None
 
     def round(
         self, global_state: Arrays, config: RoundConfig, settings: Mapping[str, Scalar]
     ) -> SharedUpdate:
-        """Train a round, or return its stored update.
+        """Train a round, or return its stored update, whatever the limits are by now: it is paid for.
 
         Raises:
             BudgetExhausted: the cluster gives nothing away any more.
             InputError: a setting or file is wrong.
         """
+        learning = FederatedLearning.parse(settings)
+        update = self._stored(config, learning) or self._train(global_state, config, learning)
+        self._newest = config, learning, update
+        return update
+
+    def _stored(self, config: RoundConfig, learning: FederatedLearning) -> SharedUpdate | None:
+        """The update of a round that was trained before."""
+        store = RoundStore(self._state(config.run), learning.capacity)
+        with store.alone():
+            return store.update(config.round, config.run)
+
+    def _train(self, global_state: Arrays, config: RoundConfig, learning: FederatedLearning) -> SharedUpdate:
         budget = within(self._config.budget, read_limits(self._config.directory))
-        wanted = config.run, FederatedLearning.parse(settings), budget
+        wanted = config.run, learning, budget
         if self._trainer is None or self._made != wanted:
             self._trainer = self._make(*wanted)
             self._made = wanted
-        update = self._trainer.round(global_state, config)
-        self._newest = config, update
-        return update
+        return self._trainer.round(global_state, config)
+
+    def _state(self, run: str) -> Path:
+        return self._config.directory / "runs" / run[:RUN_DIGITS]
 
     def _make(self, run: str, learning: FederatedLearning, budget: Budget | None) -> LocalTrainer:
         from shoal_common.privacy.plan import PrivacyPlan
@@ -91,7 +105,7 @@ class LiveTrainer:
             reward_scale=learning.reward_scale,
             next_decision=learning.gamma > 0,
         )
-        state = own.directory / "runs" / run[:RUN_DIGITS]
+        state = self._state(run)
         return LocalTrainer(
             own.cluster,
             learner,
@@ -112,14 +126,14 @@ class LiveTrainer:
         """Write the policy of the newest round and point `latest` to it; seconds of exporting."""
         from shoal_common.policy import PolicyArtifact
 
-        if self._newest is None or self._made is None:
+        if self._newest is None:
             return
-        config, update = self._newest
+        config, learning, update = self._newest
         folder = self._config.directory / "policies"
         name = f"{config.run[:RUN_DIGITS]}-{config.round:06d}"
         if (folder / name).exists():
             return
-        learner = self._made[1].learner()  # not the trainer's own, whose state is that of its round
+        learner = learning.learner()  # not the trainer's own, whose state is that of its round
         learner.load_shared(update.arrays)
         staging = folder / f".{name}"
         shutil.rmtree(staging, ignore_errors=True)

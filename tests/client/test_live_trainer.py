@@ -140,3 +140,17 @@ def test_limits_of_the_clusters_policies_hold_from_the_next_round_on(store, tmp_
     with pytest.raises(BudgetExhausted, match="suspends"):
         _round(trainer, 3)
     assert len(_ledger(tmp_path)) == 2
+
+
+def test_what_was_paid_for_is_sent_again_whatever_the_limits_are_by_now(store, tmp_path):
+    first = _round(_trainer(store, tmp_path), 1)
+    for limits, refused in (
+        (Limits(suspended=True), BudgetExhausted),
+        (Limits(epsilon=first.epsilon / 2, delta=1e-4), BudgetExhausted),
+    ):
+        write_limits(tmp_path, limits)
+        trainer = _trainer(store, tmp_path)
+        assert _round(trainer, 1).to_bytes() == first.to_bytes()
+        with pytest.raises(refused):
+            _round(trainer, 2)
+    assert len(_ledger(tmp_path)) == 1
