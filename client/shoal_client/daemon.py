@@ -3,7 +3,9 @@
 
 What happens to one never touches the other. A process that ends is started again after 1 s, 2 s, ... up to a
 minute; one that ran for a minute starts at 1 s again. One that no longer answers its probe is killed, which
-is an end like any other. The processes end with the supervisor, however it ends (PR_SET_PDEATHSIG).
+is an end like any other. Only one that ends with code 2, which says that its options or files are wrong, is
+not started again: it would end so for ever, and the supervisor gives up. The processes end with the
+supervisor, however it ends (PR_SET_PDEATHSIG).
 
 As a program (`python -m shoal_client.daemon --parent PID --nice N [--cpus 0,1] -- COMMAND`) a child begins as
 this module and becomes the command, lowered in priority and confined to CPUs.
@@ -30,6 +32,7 @@ START_SECONDS: Final = 120.0  # in which a probe may fail after a start
 FAILED_PROBES: Final = 6  # in a row: it hangs
 END_SECONDS: Final = 3.0  # from SIGTERM to SIGKILL
 LOOK_SECONDS: Final = 0.1
+WRONG_INPUT: Final = 2  # the exit code of every command of ours whose input is wrong
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 _log = logging.getLogger("shoal.client")
@@ -51,19 +54,26 @@ class Program:
 
 @final
 class Supervisor:
-    """Keeps programs running until `stop`."""
+    """Keeps programs running until `stop`, or until one says that its input is wrong."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=_Child(program, self._stop).watch, name=program.name)
-            for program in programs
-        ]
+        self._children = [_Child(program, self._stop) for program in programs]
+        self._threads = [threading.Thread(target=c.watch, name=c.name) for c in self._children]
 
     def start(self) -> None:
         """Start all of them."""
         for thread in self._threads:
             thread.start()
+
+    def wait(self) -> int:
+        """Until all is to stop; the exit code then: 0, or 2 where a program's input is wrong."""
+        self._stop.wait()
+        return WRONG_INPUT if any(child.refused for child in self._children) else 0
+
+    def end(self) -> None:
+        """Let `wait` return. Safe in a signal handler."""
+        self._stop.set()
 
     def stop(self) -> None:
         """End all of them, within `END_SECONDS` and a moment."""
@@ -78,6 +88,7 @@ class _Child:
 
     def __init__(self, program: Program, stop: threading.Event) -> None:
         self._program, self._stop = program, stop
+        self.name, self.refused = program.name, False
 
     def watch(self) -> None:
         pause = FIRST_PAUSE
@@ -85,6 +96,10 @@ class _Child:
             begin = time.monotonic()
             code = self._run()
             if self._stop.is_set():
+                return
+            if code == WRONG_INPUT:  # it has said on stderr what is wrong
+                self.refused = True
+                self._stop.set()
                 return
             if time.monotonic() - begin >= SOUND_SECONDS:
                 pause = FIRST_PAUSE

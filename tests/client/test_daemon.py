@@ -118,6 +118,22 @@ def test_a_command_that_is_not_there_is_tried_again_and_ends_with_the_rest(quick
     supervisor.stop()
 
 
+def test_a_process_whose_input_is_wrong_ends_all_with_its_exit_code(tmp_path):
+    supervisor = Supervisor([_program(tmp_path, "one", "raise SystemExit(2)"), _program(tmp_path, "two")])
+    supervisor.start()
+    assert supervisor.wait() == 2
+    supervisor.stop()
+    assert not any(_alive(pid) for pid in _pids(tmp_path / "two"))
+
+
+def test_told_to_end_it_ends_well(tmp_path):
+    supervisor = Supervisor([_program(tmp_path, "one")])
+    supervisor.start()
+    supervisor.end()
+    assert supervisor.wait() == 0
+    supervisor.stop()
+
+
 def test_limits_are_those_of_the_process(tmp_path):
     cpu = min(os.sched_getaffinity(0))
     supervisor = Supervisor([_program(tmp_path, "one", LIMITS, nice=7, cpus=frozenset({cpu}))])

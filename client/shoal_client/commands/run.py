@@ -48,29 +48,29 @@ def run(
     """Serve decisions and train, each in a process of its own that is started again when it ends or hangs.
 
     Training steps back (nice) and, on two or more CPUs, keeps to half of them; serving keeps to the others.
-    SIGTERM ends both within 5 s.
+    SIGTERM ends both within 5 s. Where an option or a file of one is wrong, both end, with exit code 2.
     """
     import logging
     import signal
     import sys
-    import threading
 
     from shoal_client.commands.train import budget_of
     from shoal_client.daemon import Supervisor
 
     budget_of(epsilon, delta, clip_norm, privacy)
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     options = ["--cluster", cluster, "--data", str(data), "--delta", str(delta)]
     options += [] if epsilon is None else ["--epsilon", str(epsilon)]
     options += [] if clip_norm is None else ["--clip-norm", str(clip_norm)]
     options += [] if privacy else ["--no-privacy"]
     supervisor = Supervisor(programs(data, serve_options or [], options, nice))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.end())
     supervisor.start()
-    stop.wait()
+    code = supervisor.wait()
     supervisor.stop()
+    if code:
+        raise typer.Exit(code)
 
 
 def programs(data: Path, serve: Sequence[str], train: Sequence[str], nice: int) -> list[Program]:
