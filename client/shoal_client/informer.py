@@ -67,8 +67,9 @@ class InformerSettings:
     watch_seconds: int = 40  # the server ends a watch then; its caches stay warm, so another one is cheap
     silent_seconds: float = 50.0  # longer than watch_seconds
     page: int = PAGE
+    first_watch_seconds: int = 5  # of the first watch after a failure: its end says soon that all is well
     first_backoff_seconds: float = 0.5
-    longest_backoff_seconds: float = 30.0
+    longest_backoff_seconds: float = 10.0
     silent_list_seconds: float = 10.0  # for the beginning of a list as a stream
     absent_seconds: float = 300.0  # until a kind that the server does not have is asked for again
 
@@ -281,11 +282,14 @@ class _Loop(threading.Thread):
     def _follow(self, version: str) -> None:
         """Watch from a version until the stream ends."""
         settings, began, events = self._settings, time.monotonic(), 0
+        seconds = settings.watch_seconds
+        if self._failures:
+            seconds = min(seconds, settings.first_watch_seconds)
         with self._api.watch_raw(
             self._resource,
             resource_version=version,
-            timeout_seconds=settings.watch_seconds,
-            read_seconds=settings.silent_seconds,
+            timeout_seconds=seconds,
+            read_seconds=seconds + settings.silent_seconds - settings.watch_seconds,
         ) as watch:
             self._watch = watch
             for line in self._until_stopped(watch):
