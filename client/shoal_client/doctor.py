@@ -87,6 +87,8 @@ class Doctor:
     def _guarded(self, check: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         try:
             yield from run()
+        except InputError as error:
+            yield Finding(check, Level.ERROR, f"{error.where}: {error.field}: {error.problem}", error.remedy)
         except (ShoalError, OSError) as error:
             yield Finding(check, Level.ERROR, str(error), "mend that and run doctor again")
 
@@ -147,7 +149,7 @@ class Doctor:
         }
         wanted += [(p, f"action-{role}.yaml") for role in sorted(roles) for p in ACTIONS[role]]
         missing = 0
-        for permission, file in wanted:
+        for permission, file in ((self._here(asked), file) for asked, file in wanted):
             if not self._allowed(permission):
                 missing += 1
                 remedy = f"kubectl apply -f deploy/rbac/{file}"
@@ -155,13 +157,17 @@ class Doctor:
         if not missing:
             yield Finding("rbac", Level.OK, f"all {len(wanted)} permissions are granted")
 
+    def _here(self, permission: Permission) -> Permission:
+        """The permission in the namespace that Shoal runs in here."""
+        own = permission.namespace == OWN_NAMESPACE
+        return permission._replace(namespace=self._asked.namespace) if own else permission
+
     def _allowed(self, permission: Permission) -> bool:
-        namespace = permission.namespace
         return self._api.access_review(
             permission.verb,
             permission.resource,
             subresource=permission.subresource,
-            namespace=self._asked.namespace if namespace == OWN_NAMESPACE else namespace,
+            namespace=permission.namespace,
             name=permission.name,
         )
 
@@ -188,8 +194,15 @@ class Doctor:
 
     def _configuration(self, given: str) -> str:
         if not given.startswith("configmap:"):
-            return Path(given).read_text()
+            try:
+                return Path(given).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                problem, remedy = " ".join(str(error).split()), "give kube-scheduler's --config"
+                raise InputError(given, "--scheduler-config", problem, remedy) from error
         namespace, _, name = given.removeprefix("configmap:").partition("/")
+        if not namespace or not name:
+            remedy = "write configmap:NAMESPACE/NAME"
+            raise InputError(given, "--scheduler-config", "does not name a ConfigMap", remedy)
         data = self._api.get(CONFIG_MAPS, name, namespace).get("data") or {}
         for text in data.values():
             if "KubeSchedulerConfiguration" in text:

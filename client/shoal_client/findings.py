@@ -27,5 +27,5 @@ class Finding:
 
     def line(self) -> str:
         """The finding for a terminal."""
-        text = f"{self.level.value:<8}{self.check:<11}{self.message}"
+        text = f"{self.level.value:<8}{self.check:<11}{' '.join(self.message.split())}"
         return f"{text}; {self.remedy}" if self.remedy else text

@@ -116,6 +116,8 @@ def connect(kubeconfig: Path | None = None, *, in_cluster: bool | None = None, c
     loaders: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
     inside = SERVICE_ACCOUNT.exists() if in_cluster is None else in_cluster
+    if kubeconfig is not None and not kubeconfig.exists():
+        raise InputError(str(kubeconfig), "credentials", "there is no such file", "give --kubeconfig FILE")
     try:
         if inside and kubeconfig is None:
             loaders.load_incluster_config(client_configuration=configuration)
@@ -125,8 +127,11 @@ def connect(kubeconfig: Path | None = None, *, in_cluster: bool | None = None, c
         where = str(kubeconfig or "kubeconfig")
         sentence = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(where, "credentials", sentence, "give --kubeconfig FILE") from error
+    if not configuration.host.startswith(("https://", "http://")):
+        problem = f"{configuration.host!r} is no URL"
+        raise InputError(str(kubeconfig or "kubeconfig"), "server", problem, "write https://HOST:PORT")
     if not configuration.verify_ssl:  # as the kubeconfig says; one warning is enough
-        _log.warning("%s: the certificate of the API server is not verified", kubeconfig)
+        _log.warning("%s: the certificate of the API server is not verified", kubeconfig or "kubeconfig")
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
@@ -389,4 +394,6 @@ def _error(response: Any, what: str) -> Exception:
         status = {}
     code, reason = response.status, str(status.get("reason") or response.reason or "")
     sentence = f"{what}: {status.get('message') or f'HTTP {code} {reason}'}"
+    if code == 401:
+        sentence += ": the server does not know these credentials; give others, or renew the token"
     return api_error(code, reason, sentence, response.headers.get("Retry-After") or "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, get_args
 
+from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from shoal_client import metrics
@@ -104,7 +105,11 @@ LABELS: Final[Mapping[str, Mapping[str, str]]] = {
 def registered() -> Mapping[str, MetricWrapperBase]:
     """Every metric of `metrics.py` by its name without `_total`, in the order of the module."""
     found = (value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase))
-    return {metric.describe()[0].name: metric for metric in found}
+    return {_family(metric).name: metric for metric in found}
+
+
+def _family(metric: MetricWrapperBase) -> Metric:
+    return next(iter(metric.describe()))
 
 
 def reference() -> str:
@@ -118,7 +123,7 @@ def reference() -> str:
 
 
 def _row(name: str, metric: MetricWrapperBase) -> str:
-    family = metric.describe()[0]
+    family = _family(metric)
     labels = ", ".join(f"`{label}`" for label in LABELS.get(name, {}))
     return f"| `{_exposed(name, family.type)}` | {family.type} | {labels} | {family.documentation} |\n"
 
@@ -129,7 +134,7 @@ def _exposed(name: str, kind: str) -> str:
 
 def _values() -> Iterator[str]:
     for name, metric in registered().items():
-        shown = _exposed(name, metric.describe()[0].type)
+        shown = _exposed(name, _family(metric).type)
         for label, values in LABELS.get(name, {}).items():
             yield f"| `{shown}` | `{label}` | {values} |\n"
 

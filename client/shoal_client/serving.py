@@ -50,7 +50,7 @@ from shoal_client.serve.server import Address, HttpServer, Tls
 from shoal_client.serve.service import DecisionService, allowed_victims, bind
 from shoal_client.state import LiveCluster
 from shoal_client.status import Serving
-from shoal_common.errors import ShoalError
+from shoal_common.errors import InputError, ShoalError
 
 LEASE = "shoal-client"
 STOP_SECONDS = 2.0
@@ -103,6 +103,8 @@ class ServingProcess:
             InputError, SchemaMismatch, Fatal: one of them is.
         """
         self.settings = settings
+        if settings.training is not None and settings.training.exists() and not settings.training.is_dir():
+            raise InputError(str(settings.training), "--training", "is no directory", "give the trainer's")
         self.api = connect(settings.kubeconfig)
         self.artifact = ArtifactFile(settings.policy)
         self.live = LiveCluster()

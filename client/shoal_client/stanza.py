@@ -16,7 +16,8 @@ from shoal_client.findings import Finding, Level
 API_VERSION, KIND = "kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"
 VERBS = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 TRANSPORT = ("urlPrefix", "enableHTTPS", "tlsConfig", "httpTimeout")
-KNOWN = {*VERBS, *TRANSPORT, "weight", "nodeCacheCapable", "managedResources", "ignorable"}
+SWITCHES = ("enableHTTPS", "nodeCacheCapable", "ignorable")
+KNOWN = {*VERBS, *TRANSPORT, *SWITCHES, "weight", "managedResources"}
 MOST_DEFAULT_POINTS = 1400
 """What the default profile's plugins give a node at most; an extender gives score * weight * 10."""
 
@@ -37,9 +38,12 @@ def lint(document: object, nodes: int = 0, timeout_ms: int = 100, score_scale: i
         return
     if document.get("apiVersion") != API_VERSION:
         yield _error(f"apiVersion {document.get('apiVersion')!r} is not served", f"write {API_VERSION}")
-    extenders = [e for e in document.get("extenders") or () if isinstance(e, Mapping)]
-    if not extenders:
+    listed = document.get("extenders") or []
+    extenders = [e for e in listed if isinstance(e, Mapping)] if isinstance(listed, list) else []
+    if not listed:
         yield _error("no extender is configured", "add the stanza of deploy/kube-scheduler/extender.yaml")
+    elif not isinstance(listed, list) or len(extenders) < len(listed):
+        yield _error("extenders is no list of mappings", "write it as in deploy/kube-scheduler/extender.yaml")
     if sum(bool(e.get("bindVerb")) for e in extenders) > 1:
         yield _error("more than one extender has bindVerb", "keep one; kube-scheduler refuses to start")
     for extender in extenders:
@@ -83,14 +87,33 @@ def _extender(
 
 
 def _fields(extender: Mapping[str, Any]) -> Iterator[Finding]:
-    if not extender.get("urlPrefix"):
+    prefix = str(extender.get("urlPrefix") or "")
+    if not prefix:
         yield _error("urlPrefix is missing", "write the address that `shoal client serve` listens on")
+    elif not prefix.startswith(("http://", "https://")):
+        yield _error("urlPrefix is no URL: Shoal is never asked", "write http://HOST:PORT")
     for key in sorted(set(map(str, extender)) - KNOWN):
         yield _error(f"{key} is not a field of an extender", "kube-scheduler would not start; remove it")
-    for managed in extender.get("managedResources") or ():
-        name = managed.get("name", "") if isinstance(managed, Mapping) else ""
+    for key in SWITCHES:
+        if not isinstance(extender.get(key, False), bool | None):
+            yield _error(
+                f"{key} is neither true nor false", f"kube-scheduler would not start; write {key}: true"
+            )
+    if not isinstance(extender.get("tlsConfig"), Mapping | None):
+        yield _error(
+            "tlsConfig is no mapping", "kube-scheduler would not start; write tlsConfig: {caFile: FILE}"
+        )
+    yield from _managed(extender.get("managedResources") or [])
+
+
+def _managed(resources: object) -> Iterator[Finding]:
+    remedy = "name an extended resource such as nvidia.com/gpu, or leave managedResources out"
+    if not isinstance(resources, list):
+        yield _error("managedResources is no list", remedy)
+        return
+    for managed in resources:
+        name = str(managed.get("name", "")) if isinstance(managed, Mapping) else ""
         if "/" not in name:
-            remedy = "name an extended resource such as nvidia.com/gpu, or leave managedResources out"
             yield _error(f"managedResources {name!r} is no extended resource", remedy)
 
 
@@ -163,7 +186,8 @@ def _verbs(extender: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _transport(extender: Mapping[str, Any]) -> Iterator[Finding]:
-    tls = extender.get("tlsConfig") or {}
+    given = extender.get("tlsConfig")
+    tls = given if isinstance(given, Mapping) else {}
     if extender.get("enableHTTPS") and not (tls.get("caFile") or tls.get("caData")):
         message = "enableHTTPS without tlsConfig.caFile: kube-scheduler verifies nothing"
         yield _error(message, "give tlsConfig.caFile")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from shoal_client.remote import BUSY_SECONDS, Header, Scalar, error_header, receive_frame, send_frame
+from shoal_client.socket_path import make_way
 from shoal_client.train import RoundConfig
 from shoal_common.errors import InputError
 
@@ -72,7 +73,7 @@ class TrainerServer:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _alone(path)
-            path.unlink(missing_ok=True)  # of a process that was killed
+            make_way(path)
             self._socket = _listen(path)
         except OSError as error:
             remedy = "give a path of at most 107 bytes in a directory that can be written"

@@ -153,6 +153,15 @@ def test_no_credentials_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         connect(in_cluster=True)
 
 
+def test_a_server_that_is_no_url_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    cluster = "clusters: [{name: c, cluster: {server: 'kube.example:6443'}}]"
+    contexts = "contexts: [{name: c, context: {cluster: c, user: u}}]"
+    path.write_text(f"{cluster}\n{contexts}\nusers: [{{name: u, user: {{}}}}]\ncurrent-context: c\n")
+    with pytest.raises(InputError, match=r"server: 'kube.example:6443' is no URL; write"):
+        connect(path)
+
+
 def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise(tmp_path: Path) -> None:
     for skip in (False, True):
         cluster = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": skip}

@@ -28,7 +28,7 @@ def test_every_metric_of_the_registry_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_metric_follows_the_conventions(name: str) -> None:
-    family = registered()[name].describe()[0]
+    family = next(iter(registered()[name].describe()))
     assert name.startswith("shoal_")
     assert name == name.lower()
     assert not any(unit in name for unit in UNITS)

@@ -186,6 +186,10 @@ def test_a_second_trainer_is_refused_and_a_dead_ones_socket_taken(path):
 def test_a_path_too_long_for_a_socket_is_told(tmp_path):
     with pytest.raises(InputError, match="107 bytes"):
         TrainerServer(tmp_path / ("x" * 120), Rounds())
+    (tmp_path / "precious").write_text("words")
+    with pytest.raises(InputError, match="something other than a socket is there"):
+        TrainerServer(tmp_path / "precious", Rounds())
+    assert (tmp_path / "precious").read_text() == "words"
 
 
 @pytest.mark.parametrize(

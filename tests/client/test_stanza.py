@@ -43,6 +43,12 @@ def test_the_shipped_stanzas_cannot_harm(path: Path) -> None:
         assert "preemptVerb" not in extender
 
 
+@pytest.mark.parametrize("extenders", ["abc", [5], {"urlPrefix": "http://x"}, [GOOD, "x"]])
+def test_extenders_of_another_shape_are_said_to_be_so(extenders: object) -> None:
+    messages = [f.message for f in lint(document(extenders=extenders)) if f.level is Level.ERROR]
+    assert messages == ["extenders is no list of mappings"]
+
+
 def test_a_good_stanza_has_no_complaint() -> None:
     assert said(GOOD) == []
 
@@ -67,6 +73,10 @@ def test_a_good_stanza_has_no_complaint() -> None:
         ({"enableHTTPS": True}, Level.ERROR, "verifies nothing"),
         ({"urlPrefix": "https://shoal:8443"}, Level.ERROR, "enableHTTPS is not true"),
         ({"urlPrefix": ""}, Level.ERROR, "urlPrefix is missing"),
+        ({"urlPrefix": "127.0.0.1:8888"}, Level.ERROR, "urlPrefix is no URL"),
+        ({"ignorable": "yes please"}, Level.ERROR, "neither true nor false"),
+        ({"tlsConfig": 5}, Level.ERROR, "tlsConfig is no mapping"),
+        ({"managedResources": "nvidia.com/gpu"}, Level.ERROR, "managedResources is no list"),
         ({"httptimeout": "1s"}, Level.ERROR, "httptimeout is not a field"),
         ({"managedResources": [{"name": "gpu"}]}, Level.ERROR, "no extended resource"),
     ],

@@ -14,7 +14,8 @@ from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from urllib3.util import make_headers, parse_url
+from urllib3.exceptions import LocationParseError
+from urllib3.util import Url, make_headers, parse_url
 
 from shoal_common.errors import Fatal, InputError, Transient
 
@@ -91,9 +92,12 @@ class PrometheusClient:
         ca_file: Path | None = None,
         read_seconds: float = READ_SECONDS,
     ) -> None:
-        parts = parse_url(url)
+        try:
+            parts = parse_url(url)
+        except LocationParseError:
+            parts = Url()
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise InputError(url, "url", "is no address of a Prometheus", "give http://HOST:PORT")
+            raise InputError(url, "--prometheus", "is no address of a Prometheus", "give http://HOST:PORT")
         self._base = parts._replace(auth=None, query=None, fragment=None).url.rstrip("/")
         self._headers = make_headers(basic_auth=parts.auth) if parts.auth else {}
         self._headers["Content-Type"] = "application/x-www-form-urlencoded"

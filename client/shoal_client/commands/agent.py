@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from shoal_common.errors import InputError, Transient
+from shoal_common.errors import InputError
 
 EPILOG = """Examples:
 
@@ -48,7 +48,9 @@ def agent(
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as e:
-        raise Transient(f"{listen}: {e.strerror or e}") from e
+        raise InputError(
+            "shoal client agent", "--listen", f"{listen}: {e.strerror or e}", "take another"
+        ) from e
     for process in processes:
         process.start()
     _tell(host, int(server.server_port), [p.probe.name for p in processes], as_json)

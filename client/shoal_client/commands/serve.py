@@ -105,6 +105,7 @@ def serve(
 
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel("WARNING")
+    _check_actuation(actuate, webhook_listen, mig_config_map)
     settings = ServeSettings(
         listen=Address.parse(listen, "--listen"),
         kubeconfig=kubeconfig,
@@ -138,6 +139,17 @@ def serve(
     last.daemon = True
     last.start()
     process.stop()
+
+
+def _check_actuation(actuate: bool, webhook_listen: str, mig_config_map: str) -> None:
+    for option, value in (("--webhook-listen", webhook_listen), ("--mig-config-map", mig_config_map)):
+        if value and not actuate:
+            raise InputError("shoal client serve", option, "is of no use without --actuate", "give both")
+    namespace, _, name = mig_config_map.partition("/")
+    if mig_config_map and (not namespace or not name or "/" in name):
+        problem = f"{mig_config_map!r} is not NAMESPACE/NAME"
+        remedy = "write for example gpu-operator/default-mig-parted-config"
+        raise InputError("shoal client serve", "--mig-config-map", problem, remedy)
 
 
 def _webhook_tls(listen: str, certificate: Path | None, key: Path | None) -> Tls | None:

@@ -47,6 +47,7 @@ def train(
     import logging
     import sys
 
+    check_name(cluster)
     budget, path = budget_of(epsilon, delta, clip_norm, privacy), socket or data / "trainer.sock"
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     _end_at_once_on_signals(path)
@@ -68,19 +69,29 @@ def _end_at_once_on_signals(path: Path) -> None:
 
     A round that runs is broken off as by a crash, which loses nothing and pays nothing twice.
     """
+    import contextlib
     import os
     import signal
     import threading
+
+    from shoal_client.socket_path import make_way
 
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # for the threads to come as well
 
     def wait() -> None:
         signal.sigwait(signals)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            make_way(path)
         os._exit(0)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def check_name(cluster: str) -> None:
+    """Raise InputError where a cluster has no name."""
+    if not cluster.strip():
+        raise InputError("shoal client", "--cluster", "is empty", "give this cluster's name")
 
 
 def budget_of(epsilon: float | None, delta: float, clip_norm: float | None, privacy: bool) -> Budget | None:

@@ -39,6 +39,7 @@ from shoal_client.metrics import (
     EXPERIENCE_ROWS,
     EXPERIENCE_WRITE_ERRORS,
 )
+from shoal_common.errors import InputError
 
 WAITING: Final = 5_000  # statements in line; what comes beyond is dropped and counted
 TOGETHER: Final = 1_000  # statements of one transaction
@@ -95,12 +96,16 @@ class ExperienceStore:
         """Open or make the store.
 
         Raises:
-            InputError: another process writes it, or its key may be read by others.
+            InputError: another process writes it, its key may be read by others, or it cannot be written.
         """
         self.config, self.path = config or StoreConfig(), directory / NAME
-        directory.mkdir(parents=True, exist_ok=True)
-        self.key = LocalKey(directory / "local.key")
-        self._lock: int | None = alone(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.key = LocalKey(directory / "local.key")
+            self._lock: int | None = alone(directory)
+        except OSError as error:
+            problem, remedy = error.strerror or str(error), "give a directory that can be written"
+            raise InputError(str(directory), "store", problem, remedy) from error
         self._line: queue.SimpleQueue[tuple[Statement, threading.Event | None] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._write, name="experience-store", daemon=True)

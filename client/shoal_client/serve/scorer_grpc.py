@@ -19,6 +19,7 @@ from shoal_client.metrics import EXTENDER_REQUESTS
 from shoal_client.serve.payloads import Candidates, read_pod_json
 from shoal_client.serve.scorer_messages import METHOD, PACKAGE, SERVICE, ScoreReply, ScoreRequest
 from shoal_client.serve.service import DecisionService
+from shoal_client.socket_path import make_way
 from shoal_common.errors import InputError
 
 THREADS = 4
@@ -47,12 +48,13 @@ class ScorerServer:
         handlers = grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", {METHOD: handler})
         self._server.add_generic_rpc_handlers((handlers,))
         try:
-            path.unlink(missing_ok=True)
+            make_way(path)
             self._server.add_insecure_port(f"unix:{path.absolute()}")
             os.chmod(path, 0o660)
         except (OSError, RuntimeError) as error:
-            remedy = "give a path that can be written"
-            raise InputError(str(path), "--grpc-socket", "cannot be bound", remedy) from error
+            why = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+            remedy = "give a path of at most 107 bytes in a directory that can be written"
+            raise InputError(str(path), "--grpc-socket", f"cannot be bound{why}", remedy) from error
 
     def start(self) -> None:
         """Serve from now on."""

@@ -60,13 +60,13 @@ class HttpServer:
         """
         import uvicorn
 
+        files = _files(tls)
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         # asyncio turns Nagle's algorithm off only where the protocol is named: 40 ms an answer otherwise
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((address.host, address.port))
-            files = _files(tls)
         except OSError as error:
             self._socket.close()
             problem = error.strerror or str(error)
@@ -118,7 +118,7 @@ class HttpServer:
         try:
             _files(self._tls)  # a half-written pair must not reach the context in use
             self._config.ssl.load_cert_chain(self._tls.certificate, self._tls.key)
-        except OSError:
+        except (InputError, OSError):
             return False
         self._shown = stamp
         return True
@@ -146,13 +146,21 @@ def _stamp(tls: Tls | None) -> tuple[int, int] | None:
 
 
 def _files(tls: Tls | None) -> dict[str, Any]:
-    """uvicorn's options of a TLS server, with every file tried."""
+    """uvicorn's options of a TLS server, with every file tried; raises InputError."""
     if tls is None:
         return {}
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tls.certificate, tls.key)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        pair, remedy = f"{tls.certificate}, {tls.key}", "give a certificate and its key as PEM files"
+        raise InputError(pair, "TLS", error.strerror or str(error), remedy) from error
     options: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
+        try:
+            context.load_verify_locations(tls.client_ca)
+        except OSError as error:
+            problem, remedy = error.strerror or str(error), "give a PEM file of CA certificates"
+            raise InputError(str(tls.client_ca), "client CA", problem, remedy) from error
         options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return options

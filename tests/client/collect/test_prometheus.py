@@ -105,7 +105,7 @@ def test_credentials_are_sent_and_not_told(server, tmp_path) -> None:
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://prometheus", "", "http://"])
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://prometheus", "", "http://", "http://x:99999/"])
 def test_what_is_no_address_is_told(url: str) -> None:
     with pytest.raises(InputError, match="no address of a Prometheus"):
         PrometheusClient(url)

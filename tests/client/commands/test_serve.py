@@ -32,6 +32,9 @@ STANZA = Path(__file__).parents[3] / "deploy" / "kube-scheduler" / "extender.yam
         (["--tls-cert", "a.crt"], "--tls-cert: stands alone"),
         (["--client-ca", "ca.crt"], "--client-ca: needs HTTPS"),
         (["--kubeconfig", "/nowhere/config"], "credentials"),
+        (["--webhook-listen", ":9443", "--webhook-cert", "c", "--webhook-key", "k"], "without --actuate"),
+        (["--mig-config-map", "a/b"], "--mig-config-map: is of no use without --actuate"),
+        (["--actuate", "--mig-config-map", "b"], "'b' is not NAMESPACE/NAME"),
         (["--mode", "loud"], "'loud' is not one of"),
     ],
 )

@@ -206,6 +206,12 @@ def test_two_processes_cannot_write_one_store(tmp_path):
         ExperienceStore(tmp_path)
 
 
+def test_a_directory_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("words")
+    with pytest.raises(InputError, match="file: store: File exists; give a directory that can be written"):
+        ExperienceStore(tmp_path / "file")
+
+
 def test_a_damaged_store_is_set_aside_and_a_new_one_begun(tmp_path):
     with ExperienceStore(tmp_path) as store:
         for _ in range(50):

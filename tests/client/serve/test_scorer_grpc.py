@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ Call = Callable[..., Any]
 @pytest.fixture
 def call(world: World, tmp_path: Path) -> Iterator[Call]:
     path = tmp_path / "scorer.sock"
-    path.write_text("left by an earlier process")
+    with socket.socket(socket.AF_UNIX) as left:  # by an earlier process
+        left.bind(str(path))
     server = ScorerServer(world.service, path)
     server.start()
     assert path.stat().st_mode & 0o777 == 0o660
@@ -66,3 +68,10 @@ def test_a_pod_that_cannot_be_read_is_an_error_of_the_caller(call: Call) -> None
 def test_a_path_that_cannot_be_bound_is_said(world: World, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--grpc-socket: cannot be bound"):
         ScorerServer(world.service, tmp_path / "missing" / "scorer.sock")
+
+
+def test_a_file_that_is_no_socket_stays(world: World, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("words")
+    with pytest.raises(InputError, match="something other than a socket is there"):
+        ScorerServer(world.service, tmp_path / "precious")
+    assert (tmp_path / "precious").read_text() == "words"
