@@ -93,7 +93,19 @@ def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str,
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), dict):
             result[key] = _clean(node[key], definitions)
-    return result | {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+    own = {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+    return result | own | _floor(node)
+
+
+def _floor(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A fractional minimum as a rule too: kube-apiserver v1.36.2 cuts it to a whole number for whole values.
+
+    So a minimum of 0.001 alone lets 0 pass, which the client would find invalid.
+    """
+    least = node.get("minimum")
+    if node["type"] != "number" or least is None or float(least).is_integer():
+        return {}
+    return {RULES: [{"rule": f"self >= {least}", "message": f"must be at least {least:g}"}]}
 
 
 def _defaults(node: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shoal_client.crds import BEGIN, END, PAGE, definitions, main, reference, rendered
+from shoal_client.crds import BEGIN, END, PAGE, definitions, main, reference, rendered, structural
 from shoal_client.policy_spec import SchedulingPolicySpec, read_spec
 from shoal_simulations.control_plane.api import ApiServer
 from shoal_simulations.control_plane.failures import ApiError
@@ -110,3 +110,12 @@ def test_case_63_an_old_definition_is_upgraded_and_its_objects_stay_valid() -> N
 def test_the_table_of_the_page_is_what_the_models_say() -> None:
     page = (ROOT / PAGE).read_text()
     assert page.partition(BEGIN)[2].partition(END)[0] == f"\n{reference()}"
+
+
+def test_a_fractional_minimum_is_a_rule_too() -> None:
+    """kube-apiserver compares a whole value with a minimum cut to a whole number: 0 passed 0.001."""
+    spec = structural(SchedulingPolicySpec)["properties"]
+    epsilon = spec["privacy"]["properties"]["epsilon"]
+    rules = epsilon["x-kubernetes-validations"]
+    assert rules == [{"rule": "self >= 0.001", "message": "must be at least 0.001"}]
+    assert "x-kubernetes-validations" not in spec["scoreScale"]

@@ -54,9 +54,10 @@ def run(
     import signal
     import sys
 
-    from shoal_client.commands.train import budget_of
+    from shoal_client.commands.train import budget_of, check_name
     from shoal_client.daemon import Supervisor
 
+    check_name(cluster)
     budget_of(epsilon, delta, clip_norm, privacy)
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     options = ["--cluster", cluster, "--data", str(data), "--delta", str(delta)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shoal client train`: wrong options in one line, before anything is made."""
+"""`shoal client train` and `run`: wrong options in one line, before anything is made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from shoal_common.cli import main
 
 
+@pytest.mark.parametrize("command", ["train", "run"])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -21,10 +22,10 @@ from shoal_common.cli import main
     ],
 )
 def test_wrong_options_are_told_in_one_line(
-    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["client", "train", "--data", str(tmp_path / "data"), *options])
+        main(["client", command, "--data", str(tmp_path / "data"), *options])
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
