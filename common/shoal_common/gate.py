@@ -92,14 +92,19 @@ def gain_percent(objective: Sequence[float], baseline: Sequence[float]) -> Inter
     return interval(gains(objective, baseline))
 
 
-def _interval(values: Sequence[float], quantile: float) -> Interval:
+def student(quantile: float, freedom: int) -> float:
+    """The quantile of Student's t."""
     from scipy import stats
 
+    return float(stats.t.ppf(quantile, freedom))
+
+
+def _interval(values: Sequence[float], quantile: float) -> Interval:
     array = np.asarray(values, dtype=np.float64)
     mean = float(array.mean())
     if len(array) < 2 or float(array.std()) == 0:
         return Interval(mean, mean, mean)
-    half = float(stats.t.ppf(quantile, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    half = float(student(quantile, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
     return Interval(mean, mean - half, mean + half)
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy.typing as npt
 from shoal_client.experience.records import F32, F64, I64, KEPT, Stored
 from shoal_client.experience.source import transitions
 from shoal_common.errors import InputError
+from shoal_common.gate import student
 from shoal_common.observation import Observation
 from shoal_common.reward import ObjectiveWeights, scalarise
 from shoal_common.scorers.base import Scorer
@@ -116,17 +116,8 @@ def mean_with_interval(values: F64) -> Estimate:
     means = np.array([part.mean() for part in parts])
     share = sizes / sizes.sum()
     error = math.sqrt(float((share**2 * (means - mean) ** 2).sum()) * blocks / (blocks - 1))
-    half = student(CONFIDENCE, blocks - 1) * error
+    half = student(0.5 + CONFIDENCE / 2, blocks - 1) * error
     return Estimate(mean, mean - half, mean + half)
-
-
-def student(confidence: float, freedom: int) -> float:
-    """Two-sided quantile of Student's t (expansion in 1 / freedom; below 0.1 % off from 9 degrees on)."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def evaluate(
