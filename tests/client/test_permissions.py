@@ -30,6 +30,9 @@ PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
+ACCOUNTS = {"client": ["shoal-client"], "action-binding": ["shoal-client", "shoal-actuator"]}
+"""Who a manifest is for; all others are for the process that acts alone."""
+
 Grant = tuple[str, str, str, str, str]  # verb, group, plural[/subresource], namespace, name
 
 
@@ -63,13 +66,15 @@ def used(permissions: tuple[Permission, ...]) -> list[Grant]:
 
 def test_the_manifests_grant_what_is_listed_and_nothing_else() -> None:
     assert sorted(grants(FOLDER / "client.yaml")) == used(CLIENT)
-    assert {path.stem for path in MANIFESTS} == {"client", *(f"action-{name}" for name in ACTIONS)}
+    assert list(grants(FOLDER / "actuator.yaml")) == []  # it only binds what others grant
+    stems = {"client", "actuator", *(f"action-{name}" for name in ACTIONS)}
+    assert {path.stem for path in MANIFESTS} == stems
     for name, permissions in ACTIONS.items():
         assert sorted(grants(FOLDER / f"action-{name}.yaml")) == used(permissions)
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_no_wildcard_no_secret_and_only_our_service_account(path: Path) -> None:
+def test_no_wildcard_no_secret_and_only_our_service_accounts(path: Path) -> None:
     assert '"*"' not in path.read_text()
     for verb, _, resource, _, _ in grants(path):
         assert verb not in ("*", "escalate", "impersonate", "deletecollection")
@@ -80,8 +85,11 @@ def test_no_wildcard_no_secret_and_only_our_service_account(path: Path) -> None:
         )  # fmt: skip
         if document["kind"].endswith("Binding"):
             assert document["roleRef"]["name"].startswith("shoal-")
-            subject = {"kind": "ServiceAccount", "name": "shoal-client", "namespace": OWN_NAMESPACE}
-            assert document["subjects"] == [subject]
+            names = [s["name"] for s in document["subjects"]]
+            assert document["subjects"] == [
+                {"kind": "ServiceAccount", "name": name, "namespace": OWN_NAMESPACE} for name in names
+            ]
+            assert names == ACCOUNTS.get(path.stem, ["shoal-actuator"])
 
 
 def request_grant(method: str, path: str, watch: bool) -> Grant | None:

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from shoal_client.kube_api import EVENTS, Api
+from shoal_client.kube_resources import micro_time
 from shoal_common.errors import ShoalError
 
 REPEAT_SECONDS = 300.0
@@ -88,7 +88,7 @@ def _event(
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": name, "namespace": regarding.namespace or "default"},
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": micro_time(),
         "reportingController": CONTROLLER,
         "reportingInstance": instance,
         "action": action,

@@ -9,7 +9,8 @@ candidates one gets a conflict.
 Where we differ: `is_leader` is also judged by the clock at the moment it is asked. A holder whose renewals
 hang stops being leader `renew_seconds` after the *start* of its last good renewal, even while the call that
 should tell it so is still waiting; that leaves `duration_seconds - renew_seconds` before another may take
-over.
+over. And a candidate that actuates takes the lease from a holder that does not, which sees it in its next
+round: a process with the permissions for it leads wherever there is one.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from shoal_client.kube_api import LEASES, Api, Conflict, NotFound
+from shoal_client.kube_resources import micro_time
 from shoal_client.metrics import LEADER
 from shoal_common.errors import ShoalError
 
@@ -120,17 +121,18 @@ class Leader:
             self._stop.wait(self._settings.retry_seconds * spread)
 
     def _observe(self, lease: Mapping[str, Any]) -> bool:
-        """Note what was read; whether we may write: it is ours, or nobody's any more."""
+        """Note what was read; whether we may write: it is ours, nobody's, or of one who cannot actuate."""
         spec, now = lease.get("spec") or {}, self._clock()
         if spec != self._seen.spec:
             notes = lease["metadata"].get("annotations") or {}
             self._seen = _Seen(spec, now, notes.get(ACTUATES) == "true")
         if self._seen.holder != self._settings.identity:
             self._renewed = float("-inf")  # taken from us: stop acting at once
-        return self._seen.holder == self._settings.identity or not self._seen.valid(now)
+        outranked = self._settings.actuates and not self._seen.actuates
+        return self._seen.holder == self._settings.identity or outranked or not self._seen.valid(now)
 
     def _create(self) -> bool:
-        settings, now = self._settings, _timestamp()
+        settings, now = self._settings, micro_time()
         spec = self._spec(now, now, 0)
         metadata = {"name": settings.name, "namespace": settings.namespace, "annotations": self._notes()}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
@@ -141,7 +143,7 @@ class Leader:
         return True
 
     def _take(self, lease: Mapping[str, Any]) -> bool:
-        ours, spec, now = self._seen.holder == self._settings.identity, self._seen.spec, _timestamp()
+        ours, spec, now = self._seen.holder == self._settings.identity, self._seen.spec, micro_time()
         acquired = spec.get("acquireTime") if ours else now
         transitions = int(spec.get("leaseTransitions") or 0) + (not ours)
         return self._write(lease, self._spec(acquired, now, transitions))
@@ -175,12 +177,7 @@ class Leader:
             lease = self._api.get(LEASES, settings.name, settings.namespace)
             if (lease.get("spec") or {}).get("holderIdentity") == settings.identity:
                 self._write(
-                    lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _timestamp()}
+                    lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time()}
                 )
         except ShoalError:
             return
-
-
-def _timestamp() -> str:
-    """Now, in the form of a MicroTime; for people who read the lease, never compared."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
