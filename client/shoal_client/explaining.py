@@ -34,7 +34,7 @@ from shoal_client.policies import AppliedPolicy, Policies
 from shoal_client.policy_spec import Mode
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
-from shoal_client.serve.guard import Guard
+from shoal_client.serve.guard import Guard, Plan
 from shoal_client.state import Kind, LiveCluster
 from shoal_common.errors import InputError
 from shoal_common.kube.profile import DEFAULT_FILTERS, refuse
@@ -95,7 +95,7 @@ class Explainer:
             uid=pod.uid,
             node=pod.node_name,
             phase=pod.phase,
-            policy=_applied(plan.applied, plan.serves, plan.reason or ""),
+            policy=_applied(plan.applied, plan.serves, _reason(plan)),
             decision=recorded or self._now(pod, plan.applied),
             refusals=self._refusals(pod),
             idle_milli_gpu=gpu.idle,
@@ -193,6 +193,11 @@ def _applied(applied: AppliedPolicy | None, serves: bool, reason: str) -> Applie
     if not why and not serves:
         why = "not in the canary" if applied.mode is Mode.CANARY else applied.mode.value.lower()
     return Applied(applied.name, applied.mode.value, serves and not why, why)
+
+
+def _reason(plan: Plan) -> str:
+    """Why nothing is decided; that no artifact was given here says nothing of the one that is served."""
+    return "" if plan.reason in (None, "no_policy") else str(plan.reason)
 
 
 def _known(hashed: str, names: Mapping[str, str]) -> str:

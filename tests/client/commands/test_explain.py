@@ -223,5 +223,5 @@ def test_the_scheduling_policy_in_force_is_told(tmp_path, cluster):
     )
     cluster.create("pods", pod("web", cpu="2"))
     told = json.loads(_run(tmp_path, "web", "--json").stdout)["policy"]
-    assert told == {"name": "all", "mode": "Canary", "serves": False, "why": "no_policy"}
-    assert "policy all, mode Canary: neutral answers: no_policy" in _run(tmp_path, "web").stdout
+    assert told == {"name": "all", "mode": "Canary", "serves": True, "why": ""}
+    assert "policy all, mode Canary: its scores reach kube-scheduler" in _run(tmp_path, "web").stdout
