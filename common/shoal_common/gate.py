@@ -74,11 +74,6 @@ def interval(values: Sequence[float]) -> Interval:
     return _interval(values, 0.975)
 
 
-def paired_difference(left: Sequence[float], right: Sequence[float]) -> Interval:
-    """Interval of left - right, paired by position."""
-    return interval(np.subtract(left, right, dtype=np.float64).tolist())
-
-
 def gains(objective: Sequence[float], baseline: Sequence[float]) -> list[float]:
     """Gain over a baseline in percent of its size, by position; positive is better."""
     base = np.asarray(baseline, dtype=np.float64)

@@ -17,7 +17,6 @@ from shoal_common.gate import (
     gains,
     interval,
     judge,
-    paired_difference,
 )
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.twin.scenarios import embedded_fleet
@@ -36,11 +35,6 @@ def test_interval_by_hand() -> None:
 
 def test_one_value_and_equal_values_have_no_width() -> None:
     assert interval([4.0]) == interval([4.0, 4.0, 4.0])
-
-
-def test_pairing_removes_what_the_seeds_share() -> None:
-    found = paired_difference([11.0, 22.0, 33.0], [10.0, 20.0, 30.0])  # differences 1, 2, 3
-    assert (found.mean, found.high) == (pytest.approx(2.0), pytest.approx(2 + T2 / 3**0.5))
 
 
 def test_gain_is_relative_to_the_size_of_a_negative_baseline() -> None:

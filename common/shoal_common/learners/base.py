@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -46,10 +46,6 @@ class Losses:
     """Mean target of the critic."""
     rows: int
     """Rows that counted."""
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """The same as a dictionary."""
-        return asdict(self)
 
 
 class Learner(Protocol):
