@@ -127,17 +127,22 @@ def serve(
     )
     sys.setswitchinterval(0.0005)  # a request must not wait 5 ms while another thread reads an event
     stop = threading.Event()
+    last = threading.Timer(LAST_SECONDS, os._exit, (1,))  # whatever hangs must not hold up the end
+    last.daemon = True
+
+    def end(*_: object) -> None:
+        if not stop.is_set():
+            stop.set()
+            last.start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     process = ServingProcess(settings)
     process.start()
     typer.echo(
         f"listening on {settings.listen.host}:{process.port}, policies {mode.value} by default", err=True
     )
     stop.wait()
-    last = threading.Timer(LAST_SECONDS, os._exit, (1,))  # a decision that hangs must not hold up the end
-    last.daemon = True
-    last.start()
     process.stop()
 
 

@@ -157,3 +157,33 @@ def test_what_degrades_serving_is_told_to_the_operator(tmp_path: Path) -> None:
         process.live.staleness_seconds = lambda kind: 61.4  # type: ignore[method-assign]
         assert process.serving().degraded == "nothing was heard of nodes or pods for 61 s"
         process.stop()
+
+
+def test_it_ends_on_sigterm_while_it_still_starts(tmp_path: Path) -> None:
+    """A credential plugin that never answers holds the start up."""
+    asked = tmp_path / "asked"
+    script = f"touch {asked}; exec sleep 60"
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script]}
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}}
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "x", "clusters": [cluster],
+        "users": [{"name": "u", "user": {"exec": plugin}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    code = (
+        "from shoal_client.commands import serve; from shoal_common.cli import main;"
+        "serve.LAST_SECONDS = 0.2; main()"
+    )
+    command = [sys.executable, "-c", code, "client", "serve", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    with (tmp_path / "log").open("w+b") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
+    try:
+        until = time.monotonic() + 60
+        while not asked.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 1, (tmp_path / "log").read_text()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
