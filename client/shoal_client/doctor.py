@@ -29,6 +29,8 @@ OLDEST = (1, 30)
 MOST_SKEW_SECONDS = 5.0
 WINDOW_SECONDS = 1.0  # only joins are looked at, not rates: series may be as young as this
 APPLY_CRDS = "kubectl apply -f deploy/crds/"
+GRANT = "kubectl apply -f deploy/rbac/{}"
+ACT_AS = "run as shoal-actuator (deploy/rbac/actuator.yaml) and "
 ACTION_ROLES = {
     "cpu_quota": "placement",
     "memory_quota": "placement",
@@ -140,19 +142,19 @@ class Doctor:
             yield _policy(name, entry.applied, entry.obj.get("status") or {})
 
     def _permissions(self) -> Iterator[Finding]:
-        wanted = [(p, "client.yaml") for p in CLIENT]
+        wanted = [(p, GRANT.format("client.yaml")) for p in CLIENT]
         roles = {
             ACTION_ROLES[action]
             for policy in self._known.policies
             for action in ACTION_ROLES
             if getattr(policy.spec.actions, action).enabled
         }
-        wanted += [(p, f"action-{role}.yaml") for role in sorted(roles) for p in ACTIONS[role]]
+        for role in sorted(roles):
+            wanted += [(p, ACT_AS + GRANT.format(f"action-{role}.yaml")) for p in ACTIONS[role]]
         missing = 0
-        for permission, file in ((self._here(asked), file) for asked, file in wanted):
+        for permission, remedy in ((self._here(asked), remedy) for asked, remedy in wanted):
             if not self._allowed(permission):
                 missing += 1
-                remedy = f"kubectl apply -f deploy/rbac/{file}"
                 yield Finding("rbac", Level.ERROR, f"may not {permission.sentence()}", remedy)
         if not missing:
             yield Finding("rbac", Level.OK, f"all {len(wanted)} permissions are granted")

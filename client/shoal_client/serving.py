@@ -35,6 +35,7 @@ from shoal_client.limits import Limits, write_limits
 from shoal_client.membership import LedgerStanding
 from shoal_client.objectives import Outcomes, PowerMeter
 from shoal_client.operator import Operator
+from shoal_client.permissions import LEASE
 from shoal_client.policies import Policies
 from shoal_client.policy_spec import Drift, Fallback, Mode
 from shoal_client.serve.artifact_file import ArtifactFile
@@ -52,7 +53,6 @@ from shoal_client.state import LiveCluster
 from shoal_client.status import Serving
 from shoal_common.errors import InputError, ShoalError
 
-LEASE = "shoal-client"
 STOP_SECONDS = 2.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 

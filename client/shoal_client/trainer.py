@@ -8,7 +8,6 @@ who asks for it next gets it. Only the process's own user reaches the socket (06
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from shoal_client.lock_file import hold
 from shoal_client.remote import BUSY_SECONDS, Header, Scalar, error_header, receive_frame, send_frame
 from shoal_client.socket_path import make_way
 from shoal_client.train import RoundConfig
@@ -148,13 +148,10 @@ class TrainerServer:
 
 
 def _alone(path: Path) -> int:
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = hold(path.with_name(path.name + ".lock"))
+    if descriptor is None:
         remedy = "stop it, or give another socket"
-        raise InputError(str(path), "socket", "another trainer listens there", remedy) from None
+        raise InputError(str(path), "socket", "another trainer listens there", remedy)
     return descriptor
 
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import sqlite3
 from pathlib import Path
 from typing import Final
 
+from shoal_client.lock_file import hold
 from shoal_common.errors import InputError
 from shoal_common.observation import schema_hash
 
@@ -45,14 +44,10 @@ def alone(directory: Path) -> int:
     Raises:
         InputError: another process writes the store.
     """
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            str(directory), "store", "another process writes it", "stop it, or give another directory"
-        ) from None
+    descriptor = hold(directory / ".lock")
+    if descriptor is None:
+        remedy = "stop it, or give another directory"
+        raise InputError(str(directory), "store", "another process writes it", remedy)
     return descriptor
 
 
