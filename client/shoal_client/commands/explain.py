@@ -58,7 +58,7 @@ def _lines(found: Explanation) -> Iterator[str]:
         says = "its scores reach kube-scheduler" if applied.serves else f"neutral answers: {applied.why}"
         yield f"policy {applied.name}, mode {applied.mode}: {says}"
     if found.decision is None:
-        yield "no decision is known: it was not asked for, one node alone was feasible, or --store is not given"
+        yield "no decision is known: none was asked for, one node alone was feasible, or --store is not given"
     else:
         yield from _decision(found.decision)
     for refused in found.refusals:

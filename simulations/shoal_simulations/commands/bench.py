@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-EPILOG = "Examples:  shoal bench engine --quick  |  shoal bench federation --json  |  shoal bench openb"
+EPILOG = """Examples:
+
+  shoal bench engine --quick
+
+  shoal bench extender --nodes 100 --quick --json
+
+  shoal bench extender --policy runs/demo/policy
+
+  shoal bench soak --quick
+
+Exit code 0: it ran, whatever it measured; 2: the command itself is wrong."""
 
 WHAT = (
     "engine: placements and steps per second. federation: client tasks per second against Flower with Ray. "
