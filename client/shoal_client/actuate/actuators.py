@@ -68,7 +68,7 @@ class Actuators:
         placer = PolicyPlacer(api, cluster, authority, chooser, self._rescue.exempt)
         self._gates = Gates(api, leader, cluster, placer, events)
         self._resizes = ResizeWatch(api, leader, events)
-        routes = Routes(api, leader, cluster, authority, events)
+        routes = Routes(api, leader, cluster, authority)
         slow = [Part("dispatch", routes.step, 1.0, partial(authority.enabled, lambda a: a.routes.enabled))]
         if pod_use is not None:
             scale = Scale(api, leader, cluster, authority, pod_use, events)

@@ -15,7 +15,6 @@ from typing import Any
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.dispatch import TOTAL, rebalance
-from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.load import cpu_load
 from shoal_client.kube_api import HTTP_ROUTES, SERVICES, Api, Conflict, NotFound
@@ -43,11 +42,10 @@ class Routes:
         leader: Leader,
         cluster: LiveCluster,
         authority: Authority,
-        events: Events,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._leader, self._cluster, self._authority = api, leader, cluster, authority
-        self._events, self._clock = events, clock
+        self._clock = clock
         self._next: dict[str, float] = {}  # route UID -> when its next slot begins
         self._absent_until = float("-inf")
 

@@ -86,7 +86,7 @@ class Collector:
         listeners: Sequence[Listener],
         settings: CollectorSettings | None = None,
     ) -> None:
-        self._client, self._state, self._listeners = client, state, tuple(listeners)
+        self._state, self._listeners = state, tuple(listeners)
         self._settings = settings or CollectorSettings()
         self._lock = threading.Lock()
         self._values = LiveValues()

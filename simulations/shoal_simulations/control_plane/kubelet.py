@@ -184,7 +184,7 @@ class Kubelet:
         self._running[pod.uid] = _asked(content)
         started = pod.status.started_at or self._clock()
         if pod.phase != "Running":
-            self._status(pod, self._running_status(pod, content, started))
+            self._status(pod, _running_status(content, started))
         seconds = pod.annotations.get(RUN_SECONDS)
         if seconds is not None or pod.annotations.get(FAIL) == OOM_KILLED:
             with self._lock:
@@ -203,20 +203,6 @@ class Kubelet:
             if amount > 0 and used + amount > node.allocatable.get(name, 0):
                 return f"OutOf{name}"
         return ""
-
-    def _running_status(self, pod: PodRecord, content: Content, started: float) -> dict[str, Any]:
-        now = stamp(started)
-        conditions = [
-            {"type": kind, "status": "True", "lastTransitionTime": now}
-            for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
-        ]
-        return {
-            "phase": "Running",
-            "startTime": now,
-            "podIP": "10.0.0.1",
-            "conditions": conditions,
-            "containerStatuses": _container_statuses(content, {"running": {"startedAt": now}}, ready=True),
-        }
 
     def _end(self, uid: str) -> None:
         with self._lock:
@@ -285,6 +271,21 @@ class Kubelet:
 
 def _asked(content: Content) -> dict[str, Any]:
     return {c["name"]: c.get("resources") or {} for c in content["spec"]["containers"]}
+
+
+def _running_status(content: Content, started: float) -> dict[str, Any]:
+    now = stamp(started)
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": now}
+        for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+    ]
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "podIP": "10.0.0.1",
+        "conditions": conditions,
+        "containerStatuses": _container_statuses(content, {"running": {"startedAt": now}}, ready=True),
+    }
 
 
 def _container_statuses(content: Content, state: Content, *, ready: bool) -> list[dict[str, Any]]:

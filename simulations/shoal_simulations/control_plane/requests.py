@@ -172,7 +172,7 @@ def check_access(request: Request, target: Target, denied: set[tuple[str, str]])
     Raises:
         ApiError: 403.
     """
-    verb = subresources.verb_of(request.method, target.resource, target.name, watch=request.watching)
+    verb = subresources.verb_of(request.method, target.name, watch=request.watching)
     plural = target.resource.plural + (f"/{target.subresource}" if target.subresource else "")
     if (verb, plural) in denied:
         group = target.resource.group

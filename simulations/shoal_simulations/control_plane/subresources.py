@@ -13,7 +13,6 @@ from typing import Any
 from shoal_simulations.control_plane.failures import ApiError, bad_request, conflict, invalid
 from shoal_simulations.control_plane.query import selects
 from shoal_simulations.control_plane.registry import Registry
-from shoal_simulations.control_plane.resources import Resource
 from shoal_simulations.control_plane.store import Key
 
 Content = Mapping[str, Any]
@@ -201,7 +200,7 @@ def rescaled(content: Content, scale: Content) -> dict[str, Any]:
     return {**content, "metadata": metadata, "spec": {**content.get("spec", {}), "replicas": replicas}}
 
 
-def verb_of(method: str, resource: Resource, name: str, *, watch: bool) -> str:
+def verb_of(method: str, name: str, *, watch: bool) -> str:
     """The RBAC verb of a request."""
     if method == "GET":
         return "watch" if watch else ("get" if name else "list")

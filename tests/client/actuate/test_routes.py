@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from shoal_client.state import LiveCluster
 
 from shoal_client.actuate.authority import Authority
-from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.routes import Routes
 from shoal_client.kube_api import Api
+from shoal_client.state import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 
@@ -43,10 +42,9 @@ def routes(
     leader: Leader,
     cluster: LiveCluster,
     grant: Callable[[Mapping[str, object]], Authority],
-    events: Events,
     clock: Any,
 ) -> Routes:
-    return Routes(api, leader, cluster, grant({"routes": ACTION}), events, clock)
+    return Routes(api, leader, cluster, grant({"routes": ACTION}), clock)
 
 
 def weights(server: ApiServer) -> list[int]:
@@ -83,10 +81,9 @@ def test_not_without_the_policy(
     leader: Leader,
     cluster: LiveCluster,
     grant: Callable[[Mapping[str, object]], Authority],
-    events: Events,
     route: dict[str, Any],
 ) -> None:
-    Routes(api, leader, cluster, grant({}), events).step()
+    Routes(api, leader, cluster, grant({})).step()
     assert weights(server) == [1, 1]
 
 
