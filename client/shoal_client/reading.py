@@ -65,20 +65,21 @@ class Reader:
         InputError: an object has a wrong field; the error names it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_templates: int = MOST_TEMPLATES) -> None:
+        self._most_templates = most_templates
         self._templates: dict[bytes, PodRecord] = {}
         self._images: dict[NodeImage, NodeImage] = {}
 
-    def pod(self, content: Mapping[str, Any]) -> PodRecord:
-        """The record of a pod, equal to `manifests.read_pod` of it."""
-        source = Field("pod", "", content)
+    def pod(self, content: Mapping[str, Any], where: str = "pod", path: str = "") -> PodRecord:
+        """The record of a pod, equal to `manifests.read_pod` of it; errors name `where` and `path`."""
+        source = Field(where, path, content)
         try:
             key = hashlib.blake2b(_encode(_shared(content)), digest_size=16).digest()
         except (AttributeError, TypeError):
             return read_pod(source)  # not of a pod's shape: tells which field is wrong
         template = self._templates.get(key)
         if template is None:
-            if len(self._templates) >= MOST_TEMPLATES:
+            if len(self._templates) >= self._most_templates:
                 self._templates.clear()
             template = self._templates[key] = read_template(source)
         return read_instance(source, template)

@@ -70,6 +70,9 @@ class Reservations:
 
     def expired(self, now: float, seen: Container[str]) -> Iterator[str]:
         """Pods whose reservation is beyond the ceiling, or who were never `seen`; oldest first."""
+        oldest = next(iter(self._held.values()), None)
+        if oldest is None or now - oldest.since < UNSEEN_SECONDS:
+            return  # at nearly every decision: no copy of them all then
         for uid, held in list(self._held.items()):
             age = now - held.since
             if age < UNSEEN_SECONDS:

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
@@ -221,7 +222,7 @@ class LiveCluster:
     def rows(self, names: Sequence[str]) -> I64:
         """Rows of nodes, i64[len(names)]; -1 where a name is not known."""
         get = self._inventory.rows.get
-        return np.fromiter((get(name, -1) for name in names), np.int64, len(names))
+        return np.fromiter(map(get, names, repeat(-1)), np.int64, len(names))
 
     @property
     def pending(self) -> int:

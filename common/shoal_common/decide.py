@@ -122,13 +122,13 @@ def observe(
     about = context or Context()
     node, use, zone = tables.node, tables.use, tables.zone_free
     if rows is not None:
-        node, use, zone = node[rows], use[rows], zone[rows]
+        node, use, zone = (table.take(rows, 0) for table in (node, use, zone))
     if features is None:
-        devices = tables.gpu_free if rows is None else tables.gpu_free[rows]
+        devices = tables.gpu_free if rows is None else tables.gpu_free.take(rows, 0)
         encoded = np.empty((len(node), FN), np.float32)
         encode_nodes(node, use, devices, zone, encoded)
     else:
-        encoded = features if rows is None else features[rows]
+        encoded = features if rows is None else features.take(rows, 0)
     obs = Observation(
         node=encoded[None],
         pair=np.empty((1, len(node), FP), np.float32),

@@ -46,9 +46,17 @@ def _capped(low: F32, high: F32) -> npt.NDArray[np.intp]:
     return np.flatnonzero((high > 1.0) & (low == 0.0))
 
 
+def _caps(high: F32, capped: npt.NDArray[np.intp]) -> F32:
+    """The caps, infinity elsewhere: comparing whole tables is faster than taking columns out of them."""
+    caps = np.full(len(high), np.inf, np.float32)
+    caps[capped] = high[capped]
+    return caps
+
+
 NODE_CAPPED, PAIR_CAPPED, TASK_CAPPED = (
     _capped(NODE_LOW, NODE_HIGH), _capped(PAIR_LOW, PAIR_HIGH), _capped(TASK_LOW, TASK_HIGH),
 )  # fmt: skip
+NODE_CAPS, PAIR_CAPS = _caps(NODE_HIGH, NODE_CAPPED), _caps(PAIR_HIGH, PAIR_CAPPED)
 HARDWARE = np.array([i for i, f in enumerate(NODE_FEATURES) if f.name in HARDWARE_FEATURES])
 LOW = np.concatenate([TASK_LOW, NODE_LOW[HARDWARE]])
 WIDTH = np.concatenate([TASK_HIGH, NODE_HIGH[HARDWARE]]) - LOW
@@ -57,8 +65,8 @@ WIDTH = np.concatenate([TASK_HIGH, NODE_HIGH[HARDWARE]]) - LOW
 def clipped_ratio(obs: Observation) -> float:
     """Share of the capped features of one observation (B = 1) that stand at their cap."""
     at_cap = (
-        np.count_nonzero(obs.node[0][:, NODE_CAPPED] >= NODE_HIGH[NODE_CAPPED])
-        + np.count_nonzero(obs.pair[0][:, PAIR_CAPPED] >= PAIR_HIGH[PAIR_CAPPED])
+        np.count_nonzero(obs.node[0] >= NODE_CAPS)
+        + np.count_nonzero(obs.pair[0] >= PAIR_CAPS)
         + np.count_nonzero(obs.task[0][TASK_CAPPED] >= TASK_HIGH[TASK_CAPPED])
     )
     nodes = int(obs.node.shape[1])

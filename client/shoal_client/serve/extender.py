@@ -104,7 +104,8 @@ async def settle(pending: Pending[Answer]) -> Answer:
     try:
         if pending.future.done() and not pending.future.cancelled():
             return pending.future.result()
-        return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.seconds)
+        async with asyncio.timeout(pending.seconds):
+            return await asyncio.wrap_future(pending.future)
     except TimeoutError:
         return pending.late()
     except asyncio.CancelledError:

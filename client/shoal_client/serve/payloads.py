@@ -9,7 +9,7 @@ in kind. Scores are integers: a single float makes the scheduler drop the whole 
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shoal_client.reading import Reader
 from shoal_common.errors import InputError
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
@@ -27,6 +28,9 @@ READ_PODS = 1024
 """Pods that are kept read: filter and prioritize of one attempt carry the same one."""
 KEPT_BYTES = 64 * 1024
 """Larger ones are read each time: a thousand of the largest that etcd takes would be 1.5 GB."""
+
+_reader, _reading = Reader(READ_PODS), threading.Lock()
+"""Pods of one owner share what is computed of their requests, which takes longer than all other reading."""
 
 
 class _Metadata(msgspec.Struct):
@@ -48,6 +52,11 @@ class _Args(msgspec.Struct, rename="pascal"):
     pod: msgspec.Raw = msgspec.Raw(b"null")
     nodes: _List | None = None
     node_names: list[str] | None = None
+
+
+class _Priority(msgspec.Struct, gc=False):
+    host: str = msgspec.field(name="Host")
+    score: int = msgspec.field(name="Score")
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -140,8 +149,7 @@ def read_victims(body: bytes) -> dict[str, MetaVictims]:
 
 def write_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """One host and integer score for every name, in their order."""
-    rows = [f"{_host(name)}{score}}}" for name, score in zip(names, scores, strict=True)]
-    return f"[{','.join(rows)}]".encode()
+    return msgspec.json.encode([_Priority(name, score) for name, score in zip(names, scores, strict=True)])
 
 
 def write_filtered(
@@ -207,20 +215,20 @@ def _pod(raw: msgspec.Raw) -> PodRecord:
     if not head.name or not head.uid:
         raise InputError(WHERE, "Pod", "has no name or no uid", "send what kube-scheduler sends")
     text = bytes(raw)
-    return (_read_pod if len(text) <= KEPT_BYTES else _read_pod.__wrapped__)(text)
+    return _read_pod(text) if len(text) <= KEPT_BYTES else read_pod(Field(WHERE, "Pod", _decoded(text)))
 
 
 @lru_cache(READ_PODS)
-def _read_pod(raw: bytes) -> PodRecord:
+def _read_pod(text: bytes) -> PodRecord:
+    document = _decoded(text)
+    with _reading:
+        return _reader.pod(document, WHERE, "Pod")
+
+
+def _decoded(text: bytes) -> Any:
     try:
-        document: Any = msgspec.json.decode(raw)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
             WHERE, "Pod", f"cannot be read ({error})", "send what kube-scheduler sends"
         ) from error
-    return read_pod(Field(WHERE, "Pod", document))
-
-
-@lru_cache(65536)
-def _host(name: str) -> str:
-    return f'{{"Host":{json.dumps(name)},"Score":'

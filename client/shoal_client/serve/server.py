@@ -80,6 +80,7 @@ class HttpServer:
             interface="asgi3",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
