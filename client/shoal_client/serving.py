@@ -181,10 +181,10 @@ class ServingProcess:
         current, degraded = self.artifact.current, self._degraded()
         if current is None:
             return Serving(error="no policy artifact is given", degraded=degraded)
-        return Serving(current.version, current.digest, "", degraded)
+        return Serving(current.version, current.digest, "", degraded, self.artifact.problem)
 
     def _degraded(self) -> str:
-        """Why answers are neutral at the moment, or a new policy is not taken; "" where all is well."""
+        """Why answers are neutral at the moment; "" where they are not."""
         fallback, drift = Fallback(), Drift()
         if self.ready():
             return self.ready()
@@ -195,7 +195,7 @@ class ServingProcess:
             return "the circuit breaker is open"
         if self.decider.drift_index > drift.max_shift:
             return f"pods or hardware have shifted: index {self.decider.drift_index:.2f}"
-        return self.artifact.problem
+        return ""
 
     def _experience(self) -> tuple[ExperienceStore | None, Recorder | None]:
         """The store and its recorder, where a directory is given."""

@@ -17,6 +17,7 @@ from shoal_client.policies import PolicyEntry
 from shoal_client.policy_spec import ApiModel, Mode
 
 READY, POLICY_LOADED, DEGRADED, PROGRESSING = "Ready", "PolicyLoaded", "Degraded", "Progressing"
+REFUSED = "ArtifactRefused"  # degraded, and ready all the same
 LONGEST_MESSAGE = 1024
 BY_TYPE: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 
@@ -93,6 +94,7 @@ class Serving:
     digest: str = ""
     error: str = ""  # why no artifact is loaded
     degraded: str = ""  # why answers are neutral at the moment: stale caches, open breaker, drift, ...
+    refused: str = ""  # why the artifact on disk is not taken in place of the loaded one, which goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def _claims(entry: PolicyEntry, serving: Serving) -> tuple[Claim, ...]:
         ready = Claim(READY, True, "Off", "every answer is neutral")
     elif not loaded.holds:
         ready = Claim(READY, False, loaded.reason, loaded.message)
-    elif degraded.holds:
+    elif degraded.holds and degraded.reason != REFUSED:
         ready = Claim(READY, False, degraded.reason, degraded.message)
     else:
         ready = Claim(READY, True, policy.mode.value, READY_MESSAGES[policy.mode])
@@ -212,4 +214,6 @@ def _degraded(entry: PolicyEntry, serving: Serving) -> Claim:
         return Claim(DEGRADED, True, "RolledBack", entry.rollback.reason)
     if serving.degraded:
         return Claim(DEGRADED, True, "Fallback", serving.degraded)
+    if serving.refused:
+        return Claim(DEGRADED, True, REFUSED, serving.refused)
     return Claim(DEGRADED, False, "AsConfigured")

@@ -162,6 +162,9 @@ def test_what_is_wrong_with_serving_degrades_a_policy(installed: Installation) -
     installed.serving = Serving("v7", DIGEST, degraded="the pods' watch is 90 s old")
     wait(lambda: installed.condition("Degraded").get("reason") == "Fallback")
     wait(lambda: "ScoringFallback" in installed.events())
+    installed.serving = Serving("v7", DIGEST, refused="/policy: manifest.json: is no manifest")
+    wait(lambda: installed.condition("Degraded").get("reason") == "ArtifactRefused")
+    assert installed.condition("Ready")["status"] == "True"  # the loaded one goes on
     installed.serving = Serving(error="/policy: policy.safetensors: is missing")
     wait(lambda: installed.condition("PolicyLoaded").get("reason") == "NoArtifact")
 
