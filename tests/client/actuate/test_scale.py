@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from shoal_client.state import LiveCluster
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.events import Events
@@ -15,6 +14,7 @@ from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.scale import Scale, desired
 from shoal_client.kube_api import Api
 from shoal_client.policy_spec import ReplicasAction
+from shoal_client.state import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 
