@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +136,19 @@ def name(i: int) -> str:
 
 
 @contextmanager
-def served(api: ApiServer, folder: Path, artifact: Path, cgroup: Path | None = None) -> Iterator[Target]:
+def served(
+    api: ApiServer, folder: Path, artifact: Path, cgroup: Path | None = None, options: Sequence[str] = ()
+) -> Iterator[Target]:
     """`shoal client serve` on a core of its own, ready to answer; everything else keeps off it.
 
-    `cgroup` is a cgroup.procs file that it is written into. Raises Fatal when it does not get ready.
+    `cgroup` is a cgroup.procs file that it is written into, `options` are further ones of its command line.
+    Raises Fatal when it does not get ready.
     """
     cores = sorted(os.sched_getaffinity(0))
     own, others = {cores[0]}, set(cores[1:]) or {cores[0]}
     command = [
         sys.executable, "-c", CLIENT, "client", "serve", "--mode", "active", "--listen", "127.0.0.1:0",
-        "--kubeconfig", str(api.kubeconfig(folder / "kubeconfig")), "--policy", str(artifact),
+        "--kubeconfig", str(api.kubeconfig(folder / "kubeconfig")), "--policy", str(artifact), *options,
     ]  # fmt: skip
     os.sched_setaffinity(0, others)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shoal_common.errors import Transient
-from shoal_common.learners.td3 import TD3, TD3Config
-from shoal_common.policy import PolicyArtifact
+from shoal_simulations.benchmarks.extender import served, untrained
 from shoal_simulations.benchmarks.memory import resident_bytes
 from shoal_simulations.control_plane import ApiServer, Configuration, Kubelet, Scheduler, Stanza, node, pod
 from shoal_simulations.control_plane.extenders import Extender, ExtenderError
@@ -24,18 +19,19 @@ from shoal_simulations.control_plane.extenders import Extender, ExtenderError
 NODES, PODS = 8, 30
 AWAY_SECONDS, QUICK_SECONDS = 605.0, 10.0
 PATIENCE_SECONDS = 120.0
-SERVE = "from shoal_common.cli import main; main()"
 
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Ten minutes away; `quick` (within 50 s) takes ten seconds, in which the caches do not grow stale."""
     seconds = QUICK_SECONDS if quick else AWAY_SECONDS
-    with tempfile.TemporaryDirectory() as folder, ApiServer() as api:
+    with tempfile.TemporaryDirectory() as name, ApiServer() as api:
+        folder = Path(name)
         for index in range(NODES):
             api.create("nodes", node(f"node-{index}"))
-        with _client(api, Path(folder)) as (port, process), Kubelet(api.url):
+        store = ("--store", str(folder / "store"))
+        with served(api, folder, untrained(folder), options=store) as client, Kubelet(api.url):
             stanza = Stanza(
-                f"http://127.0.0.1:{port}",
+                f"http://127.0.0.1:{client.port}",
                 prioritize_verb="prioritize",
                 weight=15,
                 timeout_seconds=2.0,
@@ -43,7 +39,7 @@ def run(quick: bool = False) -> dict[str, Any]:
                 ignorable=True,
             )
             with Scheduler(api.url, Configuration((stanza,))) as scheduler:
-                return {"quick": quick, **_outage(api, scheduler, Extender(stanza), process, seconds)}
+                return {"quick": quick, **_outage(api, scheduler, Extender(stanza), client.process, seconds)}
 
 
 def _outage(
@@ -88,39 +84,6 @@ def _serves(api: ApiServer, extender: Extender) -> bool:
     try:
         return any(extender.prioritize(asked, nodes).values())
     except ExtenderError:
-        return False
-
-
-@contextmanager
-def _client(api: ApiServer, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """A client that serves an untrained policy to every pod."""
-    artifact = PolicyArtifact.save(folder / "policy", TD3(TD3Config(width=8), 0).networks.actor, {})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = [
-        "--kubeconfig",
-        str(api.kubeconfig(folder / "kubeconfig")),
-        "--policy",
-        str(artifact.directory),
-    ]
-    options += ["--listen", f"127.0.0.1:{port}", "--store", str(folder / "store"), "--mode", "active"]
-    with (folder / "log").open("wb") as log:
-        command = [sys.executable, "-c", SERVE, "client", "serve", *options]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _until(lambda: _ready(port))
-        yield port, process
-    finally:
-        process.terminate()
-        process.wait(10.0)
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
-            return True
-    except OSError:
         return False
 
 

@@ -34,9 +34,8 @@ from shoal_client.serve.payloads import Candidates
 from shoal_client.serve.service import DecisionService
 from shoal_client.state import LiveCluster
 from shoal_common.errors import Transient
-from shoal_common.learners.td3 import TD3, TD3Config
-from shoal_common.policy import PolicyArtifact
 from shoal_simulations.benchmarks.churn import Churn, ChurnConfig, Object
+from shoal_simulations.benchmarks.extender import untrained
 from shoal_simulations.benchmarks.memory import resident_bytes
 from shoal_simulations.live_events import compare_with_scratch
 
@@ -74,7 +73,7 @@ class Client:
         policies = Policies()
         policies.set(ACTIVE)
         policies.mark_synced()
-        artifact = ArtifactFile(_untrained(directory / "policy"))
+        artifact = ArtifactFile(untrained(directory))
         decider = Decider(self.live, artifact, seed)
         self.service = DecisionService(self.live, decider, Guard(policies, self.live), self.recorder)
         self.live.replace("Node", ())
@@ -149,11 +148,6 @@ class Client:
         scratch.replace("Pod", list(self.churn.pods.values()))
         pairs = ((self.live.nodes, scratch.nodes), (self.live.pods, scratch.pods))
         return sum(a.get(key) != b.get(key) for a, b in pairs for key in a.keys() | b.keys())
-
-
-def _untrained(directory: Path) -> Path:
-    actor = TD3(TD3Config(), 0).networks.actor
-    return PolicyArtifact.save(directory, actor, {"kind": "untrained"}).directory
 
 
 def run(quick: bool = False) -> dict[str, Any]:
