@@ -12,10 +12,10 @@ import msgspec
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.narrowing import MADE_AGAIN
-from shoal_client.actuate.placing import ContainerResize, Placing
-from shoal_client.actuate.quotas import NamespaceLimits, QuotaBounds, Refusal, headroom, resize
+from shoal_client.actuate.quotas import RESOURCES, NamespaceLimits, QuotaBounds, Refusal, headroom, resize
 from shoal_client.kube_api import LIMIT_RANGES, RESOURCE_QUOTAS, Api
 from shoal_client.metrics import ACTUATIONS
+from shoal_client.placement import ContainerResize, Placing
 from shoal_client.policy_spec import Actions
 from shoal_client.state import LiveCluster
 from shoal_common.pods import HOSTNAME, PodRecord
@@ -79,7 +79,8 @@ class PolicyPlacer:
         else:
             containers = msgspec.convert(result.containers, tuple[ContainerResize, ...])
         required = pod.owner_kind in MADE_AGAIN
-        return Placing(pod.uid, self._hosts(choice.nodes), required, containers, choice.policy)
+        asked = {r: pod.requests[r] for r in RESOURCES if r in pod.requests} if containers else {}
+        return Placing(pod.uid, self._hosts(choice.nodes), required, containers, choice.policy, asked)
 
     def forget(self, uid: str) -> None:
         """The decision on this pod will not be carried out."""

@@ -55,6 +55,7 @@ from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import Choice, ExperienceStore, Unfinished
 from shoal_client.experience.watched import Live, watched
 from shoal_client.metrics import EXPERIENCE_DECISIONS, EXPERIENCE_OUTCOMES, EXPERIENCE_WAITING
+from shoal_client.placement import asked_row, granted
 from shoal_common.cluster import P_CLASS, P_SLA
 from shoal_common.pods import PodRecord
 from shoal_common.tables import pod_row
@@ -109,16 +110,15 @@ class Attempts:
             self._adopt(unfinished, now)
 
     def decided(
-        self, pod: PodRecord, seen: Seen, chosen: int, source: Source, mode: Mode, policy: str,
-        quota: tuple[float, float], at: float,
-    ) -> None:  # fmt: skip
+        self, pod: PodRecord, seen: Seen, chosen: int, source: Source, mode: Mode, policy: str, at: float
+    ) -> None:
         """Candidates were scored for a pod; one without a UID cannot be followed."""
         if not pod.uid:
             return
         followed = self._pods.setdefault(pod.uid, _Pod())
         kept, kept_chosen = seen.reduced(chosen, self._rng)
         record = self._record(pod, followed, source, mode, policy)
-        self._store.decided(replace(record, seen=kept, chosen=kept_chosen, quota=quota))
+        self._store.decided(replace(record, seen=kept, chosen=kept_chosen))
         if followed.node:
             self._close(record.id, Result(SUPERSEDED, "told after the pod was bound"), final=True)
             return
@@ -237,7 +237,7 @@ class Attempts:
     def _watched(self, followed: _Pod, pod: PodRecord, row: F64, bound_at: float) -> tuple[int, bool]:
         """Record a bind that nobody asked us about; its id, and whether it may be learned from."""
         record = self._record(pod, followed, "watched", "off", "")
-        found = watched(self._live, pod, row, pod.node_name, self._rng)
+        found = watched(self._live, pod, row, record.pod, pod.node_name, self._rng)
         seen, action = found or (None, -1)
         self._store.decided(replace(record, seen=seen))
         self._store.bound(record.id, pod.node_name, bound_at, Choice(action))
@@ -324,7 +324,8 @@ class Attempts:
             policy=policy,
             tenant=self._store.key.name(pod.namespace),
             app=self._apps.name(pod),
-            pod=pod_row(pod, self._apps(pod)),
+            pod=asked_row(pod, self._apps(pod)),
+            quota=granted(pod),
         )
 
     def _close(self, number: int, result: Result, final: bool) -> None:

@@ -86,7 +86,6 @@ class Recorder:
         policy: str,
         logits: F32 | None = None,
         propensities: F32 | None = None,
-        quota: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """Candidates were scored: call it once an attempt (in prioritize, not in filter as well).
 
@@ -102,7 +101,7 @@ class Recorder:
         seen = Seen.of(observation, names, logits, propensities)
         self._put(
             size(seen),
-            lambda: self._attempts.decided(pod, seen, chosen, source, mode, policy, quota, at),
+            lambda: self._attempts.decided(pod, seen, chosen, source, mode, policy, at),
         )
 
     def refused(self, pod: PodRecord, reason: str, *, source: Source, mode: Mode, policy: str) -> None:

@@ -73,11 +73,12 @@ class Live(Protocol):
 
 
 def watched(
-    live: Live, pod: PodRecord, row: F64, node: str, rng: np.random.Generator
+    live: Live, pod: PodRecord, row: F64, asked: F64, node: str, rng: np.random.Generator
 ) -> tuple[Seen, int] | None:
-    """What could be chosen for a pod (row [POD_COLUMNS]) that was just bound to `node`, and its place there.
+    """What could be chosen for a pod that was just bound to `node`, and its place there.
 
-    At most `KEPT` candidates: the node and others drawn among those that fit; None for an unknown node.
+    `row` and `asked` [POD_COLUMNS] are the pod with the requests it has and with those it asked for. At most
+    `KEPT` candidates: the node and others drawn among those that fit; None for an unknown node.
     """
     cluster, bound = live.cluster, live.row(node)
     if bound < 0:
@@ -88,7 +89,7 @@ def watched(
     rows = _candidates(live, use, gpu, pod, row, bound, rng)
     before = replace(cluster, use=use, gpu_free=gpu, zone_free=zone)
     mask, context = np.ones((len(rows), 1), np.bool_), Context.now(1.0 + live.pending)
-    obs = observe(before, row, mask, ObjectiveWeights().array(), context, rows)
+    obs = observe(before, asked, mask, ObjectiveWeights().array(), context, rows)
     return Seen.of(obs, [cluster.names[n] for n in rows]), int(np.searchsorted(rows, bound))
 
 

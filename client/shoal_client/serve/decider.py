@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal_client.metrics import CLIPPED_RATIO, DRIFT_INDEX
 from shoal_client.periodic import Periodic
+from shoal_client.placement import asked_row
 from shoal_client.policies import AppliedPolicy
 from shoal_client.serve.artifact_file import ArtifactFile, ServedPolicy
 from shoal_client.serve.drift import Drift, clipped_ratio
@@ -109,12 +110,12 @@ class Decider:
                 return Judgement(known, known, (), served.digest, reason="no_candidates")
             rows = rows[known]
             seen = names if known.all() else [names[i] for i in np.flatnonzero(known).tolist()]
-            row = pod_row(pod, self._live.apps(pod))
-            fits = self._feasible(cluster, pod, row, seen, rows)
+            app = self._live.apps(pod)
+            fits = self._feasible(cluster, pod, pod_row(pod, app), seen, rows)
             mask = np.repeat(fits[:, None], served.profiles, axis=1)
             w = applied.weights.array()
             context = Context.now(float(self._live.pending))
-            obs = observe(cluster, row, mask, w, context, rows, embeddings.features)
+            obs = observe(cluster, asked_row(pod, app), mask, w, context, rows, embeddings.features)
             feasible = np.zeros(len(known), np.bool_)
             feasible[known] = fits
             reason = self._doubt(obs, applied)
@@ -145,7 +146,8 @@ class Decider:
     def _feasible(self, cluster: Cluster, pod: PodRecord, row: F64, names: Sequence[str], rows: I64) -> Mask:
         """Which known nodes have room, bool[K]; what the tables do not tell is asked node by node."""
         fits = np.empty(len(rows), np.bool_)
-        feasible_mask(cluster.node[rows], cluster.use[rows], cluster.gpu_free[rows], row, fits)
+        node, use, gpu = (table.take(rows, 0) for table in (cluster.node, cluster.use, cluster.gpu_free))
+        feasible_mask(node, use, gpu, row, fits)
         if not pod.requests.keys() <= TABLED:
             for k in np.flatnonzero(fits).tolist():
                 fits[k] = not self._live.insufficient(names[k], pod)

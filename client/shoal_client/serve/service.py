@@ -54,7 +54,6 @@ class Decisions(Protocol):
         policy: str,
         logits: F32 | None = None,
         propensities: F32 | None = None,
-        quota: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """Candidates were scored."""
 

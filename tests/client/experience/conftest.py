@@ -81,7 +81,7 @@ class World:
 
     def decided(self, record: PodRecord, chosen: int, mode: str = "active", known: bool = True) -> None:
         seen = self.seen(record, known)
-        self.attempts.decided(record, seen, chosen, "extender", mode, "digest", (1.0, 1.0), self.now)
+        self.attempts.decided(record, seen, chosen, "extender", mode, "digest", self.now)
 
     def change(self, before: PodRecord | None, after: PodRecord | None) -> None:
         if after is None:

@@ -135,7 +135,7 @@ def test_what_is_seen_after_a_bind_is_what_was_there_before_it(others, node, gpu
     rows = np.flatnonzero(mask & (before.node[:, N_EXISTS] == 1))
     expected = observe(before, row, mask[rows][:, None], ObjectiveWeights().array(), rows=rows)
     live.apply("Pod", "MODIFIED", _pod("u", node=f"node-{node}", phase="Running", gpus=gpus))
-    seen, at = watched(live, live.pods["u"], row, f"node-{node}", np.random.default_rng(0))
+    seen, at = watched(live, live.pods["u"], row, row, f"node-{node}", np.random.default_rng(0))
     assert seen.names == tuple(live.cluster.names[n] for n in rows)
     assert seen.names[at] == f"node-{node}"
     np.testing.assert_allclose(seen.node, expected.node[0], atol=1e-6)

@@ -68,10 +68,10 @@ def test_only_nodes_that_admit_the_pod_stand_beside_the_bound_one(make_world, tm
     pod = new_pod("u", cpu="2", node_name="node-0")
     live.pods = {"full": full, "u": pod}
     rng = np.random.default_rng(0)
-    seen, at = watched(live, pod, pod_row(pod), "node-0", rng)
+    seen, at = watched(live, pod, pod_row(pod), pod_row(pod), "node-0", rng)
     assert (seen.names, at) == (("node-0", "node-4"), 0)
     picky = replace(pod, node_name="node-4", node_selector={"disk": "ssd"})
     live.pods["u"] = picky
-    seen, at = watched(live, picky, pod_row(picky), "node-4", rng)
+    seen, at = watched(live, picky, pod_row(picky), pod_row(picky), "node-4", rng)
     assert (seen.names, at) == (("node-4",), 0)
-    assert watched(live, picky, pod_row(picky), "gone", rng) is None
+    assert watched(live, picky, pod_row(picky), pod_row(picky), "gone", rng) is None
