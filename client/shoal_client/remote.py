@@ -61,7 +61,8 @@ def send_frame(peer: socket.socket, header: Mapping[str, Any], body: bytes = b""
     """Send one frame; raises OSError (also TimeoutError) where the peer takes nothing."""
     head = json.dumps(header).encode()
     peer.sendall(_LENGTHS.pack(len(head), len(body)) + head)
-    peer.sendall(body)
+    if body:  # a peer that has read a frame without a body may be gone, and sending nothing would fail
+        peer.sendall(body)
 
 
 def receive_frame(peer: socket.socket) -> tuple[Header, bytes]:

@@ -212,3 +212,18 @@ def test_the_node_configuration_names_the_socket(tmp_path, monkeypatch):
         monkeypatch.setenv("SHOAL_TRAINER_SOCKET", str(tmp_path / "s"))
         make_trainer({}, SETTINGS).round(MODEL, _config(2))
     assert [settings for _, settings, _ in rounds.asked] == [SETTINGS, SETTINGS]
+
+
+def test_a_frame_without_a_body_needs_no_peer_after_its_header():
+    """Its reader may close at once; sending nothing into that would be an error."""
+
+    class Gone:
+        sent = b""
+
+        def sendall(self, data):
+            assert not self.sent, "the peer closed after the header"
+            self.sent = data
+
+    peer = Gone()
+    send_frame(peer, {"state": "done"})
+    assert b"done" in peer.sent
