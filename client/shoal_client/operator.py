@@ -39,7 +39,7 @@ RETRY_SECONDS = 5.0
 WATCH_SECONDS = 60  # the server ends a stream after so long; a silent one is given up a little later
 STOP_SECONDS = 2.0
 
-_log = logging.getLogger("shoal.operator")
+_log = logging.getLogger("shoal.client.operator")
 logging.getLogger("kopf").setLevel(logging.WARNING)  # it logs each event at INFO
 logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it warns of running in a thread
 

@@ -17,7 +17,7 @@ from shoal_client.metrics import ACTUATIONS, ACTUATOR_LAST_STEP
 from shoal_common.errors import ShoalError, Transient
 
 LONGEST_BACKOFF = 30.0
-LOG = logging.getLogger(__name__)
+_log = logging.getLogger("shoal.client.actuate")
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Loop:
         except ShoalError as error:
             self._failed(part, "unavailable" if isinstance(error, Transient) else "failed", error)
         except Exception as error:  # one part may fail in any way without ending the others
-            LOG.exception("a step of %s failed", part.name)
+            _log.exception("a step of %s failed", part.name)
             self._failed(part, "failed", error)
         else:
             part.failures = 0
@@ -88,6 +88,6 @@ class Loop:
 
     def _failed(self, part: Part, result: str, error: Exception) -> None:
         ACTUATIONS.labels(part.name, result).inc()
-        LOG.warning("%s waits: %s", part.name, error)
+        _log.warning("%s waits: %s", part.name, error)
         part.failures += 1
         part.due = time.monotonic() + min(part.period * 2.0**part.failures, LONGEST_BACKOFF)

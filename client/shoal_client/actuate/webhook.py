@@ -22,7 +22,7 @@ from shoal_client.serve.asgi import read_body, send_answer
 from shoal_client.serve.guard import SYSTEM_NAMESPACES
 from shoal_client.serve.server import Address, HttpServer, Tls
 
-LOG = logging.getLogger(__name__)
+_log = logging.getLogger("shoal.client.actuate")
 
 GATE = "shoal.dev/placement"
 OPT_IN = ("shoal.dev/placement", "enabled")
@@ -55,7 +55,7 @@ def _judge(request: Mapping[str, Any], wants_gate: WantsGate, own_namespace: str
             return "excluded"
         return "gated" if wants_gate(namespace, pod) else "unwanted"
     except Exception:  # fail open: no fault of ours may keep a pod from being created
-        LOG.exception("a pod is let through as it is")
+        _log.exception("a pod is let through as it is")
         return "error"
 
 

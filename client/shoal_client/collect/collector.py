@@ -30,7 +30,7 @@ from shoal_common.cluster import N_CPU, N_EXISTS, N_MEMORY, U_CPU, U_MEMORY, Clu
 from shoal_common.errors import ShoalError
 from shoal_common.pods import NodeRecord, PodRecord
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger("shoal.client.collect")
 
 STOP_SECONDS: Final = 3.0
 SYNC_SECONDS: Final = 0.5
@@ -114,10 +114,10 @@ class Collector:
             self._ask()
             result = "ok"
         except ShoalError as e:
-            log.warning("no metrics this round: %s", e)
+            _log.warning("no metrics this round: %s", e)
             result = "unavailable"
         except Exception:
-            log.exception("no metrics this round")
+            _log.exception("no metrics this round")
             result = "error"
         metrics.METRICS_ROUNDS.labels(result).inc()
         metrics.METRICS_ROUND_SECONDS.observe(time.monotonic() - begin)
@@ -195,7 +195,7 @@ class Collector:
             try:
                 listener(table)
             except Exception:  # one listener's error must not cost the others their metrics
-                log.exception("measurements were not taken up")
+                _log.exception("measurements were not taken up")
         _report_ages(self._last, time.monotonic())
         _report_use(self._state.cluster, table, self._state.row)
 
@@ -207,7 +207,7 @@ def _report(done: Round) -> None:
     metrics.METRICS_DUPLICATES.set(done.duplicates.total())
     metrics.METRICS_REFUSED.set(len(done.refused))
     for name, reason in done.refused.items():
-        log.warning("query of %s refused: %s", name, reason)
+        _log.warning("query of %s refused: %s", name, reason)
 
 
 def _report_ages(last: Round, now: float) -> None:

@@ -26,7 +26,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger("shoal.client.collect")
 
 PROGRAMS: Final = Path(__file__).with_name("bpftrace")
 BTF: Final = "/sys/kernel/btf/vmlinux"
@@ -162,7 +162,7 @@ class ProbeProcess:
             if self._stop.is_set():
                 return
             if reason != told:
-                log.warning("probe %s does not measure: %s", self.probe.name, reason)
+                _log.warning("probe %s does not measure: %s", self.probe.name, reason)
                 told = reason
             pause = FIRST_PAUSE if time.monotonic() - begin > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
             self._stop.wait(pause)
