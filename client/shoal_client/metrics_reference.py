@@ -93,7 +93,9 @@ LABELS: Final[Mapping[str, Mapping[str, str]]] = {
     "shoal_rollbacks": {"guardrail": _joined([*FLOORS, "not_finite"])},
     "shoal_policies": {"mode": _joined(mode.value for mode in Mode)},
     "shoal_state_unreadable": WATCHED,
-    "shoal_background_errors": {"thread": "artifact, certificate, encode, guardrails, heap"},
+    "shoal_background_errors": {
+        "thread": "artifact, certificate, collector, encode, guardrails, heap, leader-election"
+    },
     "shoal_watch_last_event_timestamp_seconds": WATCHED,
     "shoal_watch_events": WATCHED,
     "shoal_watch_errors": {**WATCHED, "reason": "error, gone, short, bug"},

@@ -15,6 +15,7 @@ round: a process with the permissions for it leads wherever there is one.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -24,8 +25,10 @@ from typing import Any
 
 from shoal_client.kube_api import LEASES, Api, Conflict, NotFound
 from shoal_client.kube_resources import micro_time
-from shoal_client.metrics import LEADER
+from shoal_client.metrics import BACKGROUND_ERRORS, LEADER
 from shoal_common.errors import ShoalError
+
+_log = logging.getLogger("shoal.client.actuate")
 
 ACTUATES = "shoal.dev/actuates"
 JITTER = 1.2
@@ -116,6 +119,10 @@ class Leader:
                 held = self.try_acquire_or_renew()
             except ShoalError:
                 held = self.is_leader()  # a failed renewal is not yet a lost lease; the clock decides
+            except Exception:  # without this thread nobody here would ever lead again
+                BACKGROUND_ERRORS.labels("leader-election").inc()
+                _log.exception("a round of the election failed")
+                held = self.is_leader()
             LEADER.set(held)
             spread = 1.0 if held else random.uniform(1.0, JITTER)
             self._stop.wait(self._settings.retry_seconds * spread)

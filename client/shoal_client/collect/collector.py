@@ -195,6 +195,7 @@ class Collector:
             try:
                 listener(table)
             except Exception:  # one listener's error must not cost the others their metrics
+                metrics.BACKGROUND_ERRORS.labels("collector").inc()
                 _log.exception("measurements were not taken up")
         _report_ages(self._last, time.monotonic())
         _report_use(self._state.cluster, table, self._state.row)
