@@ -188,7 +188,7 @@ class ServingProcess:
         fallback, drift = Fallback(), Drift()
         if self.ready():
             return self.ready()
-        oldest = max(self.live.staleness_seconds(kind) for kind in ("Node", "Pod"))
+        oldest = self.guard.staleness_seconds
         if oldest > fallback.max_staleness_seconds:
             return f"nothing was heard of nodes or pods for {oldest:.0f} s"
         if self.breaker.open:

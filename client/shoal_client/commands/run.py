@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal_client.commands.train import DATA, ClipNorm, Cluster, Data, Delta, Epsilon, Private
+
 if TYPE_CHECKING:
     from shoal_client.daemon import Program
 
@@ -26,20 +28,12 @@ PROBE_TIMEOUT_SECONDS = 3.0
 
 
 def run(
-    cluster: Annotated[str, typer.Option(help="This cluster's name in the federation.")],
-    data: Annotated[Path, typer.Option(help="Directory of experience, training state and socket.")] = Path(
-        "/var/lib/shoal"
-    ),
-    epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon that this cluster gives away at most, over all runs.")
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Delta that it holds at.")] = 1e-6,
-    clip_norm: Annotated[
-        float | None, typer.Option(help="Largest norm of a decision's gradient. Default: the federation's.")
-    ] = None,
-    privacy: Annotated[
-        bool, typer.Option("--privacy/--no-privacy", help="Train with differential privacy.")
-    ] = True,
+    cluster: Cluster,
+    data: Data = DATA,
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-6,
+    clip_norm: ClipNorm = None,
+    privacy: Private = True,
     serve_options: Annotated[
         list[str] | None, typer.Argument(help="Behind --: options of shoal client serve.")
     ] = None,

@@ -22,21 +22,26 @@ EPILOG = """Examples:
 Flower's ClientApp reaches it with trainer = "shoal_client.remote:make_trainer"."""
 
 
+DATA = Path("/var/lib/shoal")
+Cluster = Annotated[str, typer.Option(help="This cluster's name in the federation.")]
+Data = Annotated[Path, typer.Option(help="Directory of experience, training state and socket.")]
+Epsilon = Annotated[
+    float | None, typer.Option(help="Epsilon that this cluster gives away at most, over all runs.")
+]
+Delta = Annotated[float, typer.Option(help="Delta that it holds at.")]
+ClipNorm = Annotated[
+    float | None, typer.Option(help="Largest norm of a decision's gradient. Default: the federation's.")
+]
+Private = Annotated[bool, typer.Option("--privacy/--no-privacy", help="Train with differential privacy.")]
+
+
 def train(
-    cluster: Annotated[str, typer.Option(help="This cluster's name in the federation.")],
-    data: Annotated[Path, typer.Option(help="Directory of experience, training state and socket.")] = Path(
-        "/var/lib/shoal"
-    ),
-    epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon that this cluster gives away at most, over all runs.")
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Delta that it holds at.")] = 1e-6,
-    clip_norm: Annotated[
-        float | None, typer.Option(help="Largest norm of a decision's gradient. Default: the federation's.")
-    ] = None,
-    privacy: Annotated[
-        bool, typer.Option("--privacy/--no-privacy", help="Train with differential privacy.")
-    ] = True,
+    cluster: Cluster,
+    data: Data = DATA,
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-6,
+    clip_norm: ClipNorm = None,
+    privacy: Private = True,
     socket: Annotated[Path | None, typer.Option(help="Unix socket. Default: DATA/trainer.sock.")] = None,
 ) -> None:
     """Train this cluster's policy on its own experience, round by round, until SIGTERM.

@@ -93,8 +93,12 @@ class Guard:
             return "other_digest"
         if not self._live.synced:
             return "not_synced"
-        oldest = max(self._live.staleness_seconds(kind) for kind in ("Node", "Pod"))
-        return "stale" if oldest > applied.spec.fallback.max_staleness_seconds else None
+        return "stale" if self.staleness_seconds > applied.spec.fallback.max_staleness_seconds else None
+
+    @property
+    def staleness_seconds(self) -> float:
+        """Seconds since the API was last heard of for nodes or for pods, whichever are older."""
+        return max(self._live.staleness_seconds(kind) for kind in ("Node", "Pod"))
 
     def masks(self, pod: PodRecord) -> bool:
         """Whether the filter verb may keep this pod off nodes: never system pods nor Shoal's own."""
