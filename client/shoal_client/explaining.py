@@ -16,10 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, final
 
+from shoal_client.collect.collector import Collector
+from shoal_client.collect.features import LIVE_FEATURES
+from shoal_client.collect.prometheus import PrometheusClient
 from shoal_client.experience.local_key import LocalKey
 from shoal_client.experience.reader import ExperienceReader
 from shoal_client.experience.records import Seen, Stored
-from shoal_client.explanation import Applied, Decided, Explanation, Refused, with_candidates
+from shoal_client.explanation import Applied, Decided, Explanation, LiveValue, Refused, with_candidates
 from shoal_client.kube_api import (
     NAMESPACES,
     NODES,
@@ -56,13 +59,21 @@ LISTED: Final[Mapping[Kind, Resource]] = {
 class Explainer:
     """Looks once at the cluster, then explains pods."""
 
-    def __init__(self, api: Api, store: Path | None = None, policy: Path | None = None, top: int = 5) -> None:
+    def __init__(
+        self,
+        api: Api,
+        store: Path | None = None,
+        policy: Path | None = None,
+        top: int = 5,
+        prometheus: PrometheusClient | None = None,
+    ) -> None:
         """List the cluster.
 
         Raises:
             InputError, Fatal: the artifact cannot be used.
             Transient, Fatal: the API server does not answer, or refuses.
         """
+        self._prometheus = prometheus
         self._live, self._policies, self._top = LiveCluster(), Policies(), top
         for kind, resource in LISTED.items():
             self._live.replace(kind, list(api.list(resource)))
@@ -88,7 +99,8 @@ class Explainer:
         plan = Guard(self._policies, self._live).plan(
             pod, self._live.namespace_labels(namespace), self._digest
         )
-        recorded = self._recorded(pod)
+        decision = self._recorded(pod) or self._now(pod, plan.applied)
+        node = pod.node_name or (decision.chosen if decision is not None else "")
         gpu = fragmentation(self._live.snapshot())
         return Explanation(
             pod=f"{namespace}/{name}",
@@ -96,10 +108,12 @@ class Explainer:
             node=pod.node_name,
             phase=pod.phase,
             policy=_applied(plan.applied, plan.serves, _reason(plan)),
-            decision=recorded or self._now(pod, plan.applied),
+            decision=decision,
             refusals=self._refusals(pod),
             idle_milli_gpu=gpu.idle,
             unusable_milli_gpu=gpu.unusable,
+            measured=node if self._prometheus is not None else "",
+            live=self._measured(node),
         )
 
     @property
@@ -171,6 +185,19 @@ class Explainer:
         )
         chosen = -1 if found.decision is None else int(found.decision.action[0])
         return with_candidates(told, seen, chosen, self._top, self._scorer(found.policy))
+
+    def _measured(self, node: str) -> list[LiveValue]:
+        """The live features of a node that are known, by one round of questions to Prometheus."""
+        if self._prometheus is None or node not in self._live.nodes:
+            return []
+        collector = Collector(self._prometheus, self._live, ())
+        collector.collect()
+        matrix = collector.matrix()
+        if node not in matrix.nodes:  # Prometheus is away
+            return []
+        row = matrix.nodes.index(node)
+        cells = zip(LIVE_FEATURES, matrix.values[row], matrix.known[row], matrix.age[row], strict=True)
+        return [LiveValue(f.name, float(v), f.unit, float(age)) for f, v, known, age in cells if known]
 
     def _refusals(self, pod: PodRecord) -> list[Refused]:
         """Nodes that kube-scheduler's filters keep the pod from, were it to be placed now."""

@@ -17,7 +17,9 @@ EPILOG = """Examples:
 
   shoal client explain web-0 -n shop --store /var/lib/shoal/experience --policy runs/demo/policy
 
-  shoal client explain web-0 --kubeconfig ~/.kube/config --policy P --json"""
+  shoal client explain web-0 --kubeconfig ~/.kube/config --policy P --json
+
+  shoal client explain web-0 --prometheus http://prometheus:9090"""
 
 SHOWN_EFFECTS = 6
 
@@ -34,6 +36,9 @@ def explain(
     policy: Annotated[
         Path | None, typer.Option(help="Directory of the artifact that decided: what each feature did.")
     ] = None,
+    prometheus: Annotated[
+        str, typer.Option(help="URL of a Prometheus server: the live features of the node, asked for once.")
+    ] = "",
     top: Annotated[int, typer.Option(min=1, max=64, help="Candidates shown.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -41,10 +46,12 @@ def explain(
 
     Without a recorded decision a pod that waits is decided now, as the client would. Nothing is changed.
     """
+    from shoal_client.collect.prometheus import PrometheusClient
     from shoal_client.explaining import Explainer
     from shoal_client.kube_api import connect
 
-    found = Explainer(connect(kubeconfig), store, policy, top).explain(namespace, pod)
+    client = PrometheusClient(prometheus) if prometheus else None
+    found = Explainer(connect(kubeconfig), store, policy, top, client).explain(namespace, pod)
     typer.echo(json.dumps(found.json()) if as_json else "\n".join(_lines(found)))
 
 
@@ -68,6 +75,17 @@ def _lines(found: Explanation) -> Iterator[str]:
     if found.idle_milli_gpu:
         idle, unusable = found.idle_milli_gpu / 1000, found.unusable_milli_gpu / 1000
         yield f"GPUs: {idle:g} idle, {unusable:.2f} of them fragmented for this cluster's mix of pods (FGD)"
+    if found.measured:
+        yield from _live(found)
+
+
+def _live(found: Explanation) -> Iterator[str]:
+    from shoal_client.collect.features import LIVE_FEATURES
+
+    known = f"{len(found.live)} of {len(LIVE_FEATURES)} known"
+    yield f"live features of {found.measured} ({known}): feature, value, unit, age"
+    for at in found.live:
+        yield f"  {at.feature:<28} {at.value:>14.6g} {at.unit:<10} {at.age_seconds:6.1f} s"
 
 
 def _decision(decided: Decided) -> Iterator[str]:
