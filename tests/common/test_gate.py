@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -92,3 +94,8 @@ def test_too_few_seeds_are_refused(seeds: list[int]) -> None:
 def test_no_cluster_is_refused() -> None:
     with pytest.raises(InputError, match="scenarios"):
         compare("random", "random", [], SEEDS)
+
+
+def test_neither_scipys_distributions_nor_torch_are_loaded_before_they_are_used() -> None:
+    code = "import sys, shoal_common.gate; sys.exit(bool({'scipy.stats', 'torch'} & sys.modules.keys()))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
