@@ -100,6 +100,7 @@ def serve(
     import threading
 
     from shoal_client.policy_spec import Mode
+    from shoal_client.serve.heap import keep_pages
     from shoal_client.serve.server import Address
     from shoal_client.serving import ServeSettings, ServingProcess
 
@@ -126,6 +127,7 @@ def serve(
         mig_config_map=mig_config_map,
     )
     sys.setswitchinterval(0.0005)  # a request must not wait 5 ms while another thread reads an event
+    keep_pages()
     stop = threading.Event()
     last = threading.Timer(LAST_SECONDS, os._exit, (1,))  # whatever hangs must not hold up the end
     last.daemon = True

@@ -85,14 +85,17 @@ class Seen:
         propensities: F32 | None = None,
         row: int = 0,
     ) -> Seen:
-        """Copy row `row` of an observation of N named candidates; logits and propensities [N, P] or None."""
-        mask = observation.mask[row].copy()
+        """Row `row` of an observation of N named candidates; logits and propensities [N, P] or None.
+
+        It shares the observation's arrays, which are made anew for every decision and not changed after it.
+        """
+        mask = observation.mask[row]
         unknown = np.full(mask.shape, np.nan, np.float32)
         return cls(
-            node=observation.node[row].copy(),
-            pair=observation.pair[row].copy(),
-            task=observation.task[row].copy(),
-            ctx=observation.ctx[row].copy(),
+            node=observation.node[row],
+            pair=observation.pair[row],
+            task=observation.task[row],
+            ctx=observation.ctx[row],
             mask=mask,
             logits=unknown if logits is None else np.array(logits, np.float32).reshape(mask.shape),
             propensity=unknown

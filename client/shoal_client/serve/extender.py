@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, TypeVar, final
 
 from shoal_client.metrics import EXTENDER_REQUESTS, EXTENDER_SECONDS, EXTENDER_WHOLE_NODES, REGISTRY
@@ -38,6 +39,7 @@ Reply = tuple[int, bytes]
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger("shoal.client.serve")
+_requests, _seconds = cache(EXTENDER_REQUESTS.labels), cache(EXTENDER_SECONDS.labels)  # a few verbs and codes
 
 
 @final
@@ -72,8 +74,8 @@ class Extender:
         except Exception:  # an answer that says so is worth more than a broken connection
             _log.exception("%s failed", verb)
             code, text = 500, write_error("shoal failed to answer; see its log")
-        EXTENDER_REQUESTS.labels(verb, str(code)).inc()
-        EXTENDER_SECONDS.labels(verb).observe(time.perf_counter() - begin)
+        _requests(verb, str(code)).inc()
+        _seconds(verb).observe(time.perf_counter() - begin)
         return code, text
 
     async def _prioritize(self, body: bytes) -> Reply:

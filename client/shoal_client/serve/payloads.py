@@ -48,7 +48,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class _Args(msgspec.Struct, rename="pascal"):
+class _Args(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
     pod: msgspec.Raw = msgspec.Raw(b"null")
     nodes: _List | None = None
     node_names: list[str] | None = None
@@ -59,7 +59,7 @@ class _Priority(msgspec.Struct, gc=False):
     score: int = msgspec.field(name="Score")
 
 
-class Binding(msgspec.Struct, frozen=True):
+class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which pod the scheduler wants bound where."""
 
     pod_name: str = msgspec.field(default="", name="PodName")
@@ -89,7 +89,7 @@ class _Victims(msgspec.Struct, rename="pascal"):
     pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
-class _Preemption(msgspec.Struct):
+class _Preemption(msgspec.Struct, forbid_unknown_fields=True):
     full: dict[str, _Victims] | None = msgspec.field(default=None, name="NodeNameToVictims")
     meta: dict[str, MetaVictims] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
 
@@ -184,16 +184,21 @@ def write_error(message: str = "") -> bytes:
 def _read(body: bytes, kind: type[Type]) -> Type:
     """Decode by exact keys, and where none of them is there by their letters alone."""
     try:
-        found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        exact = _keys(kind)
-        if found.keys() <= set(exact.values()):
-            return msgspec.json.decode(body, type=kind)
-        renamed = {exact.get(key.lower(), key): value for key, value in found.items()}
-        return msgspec.json.decode(msgspec.json.encode(renamed), type=kind)
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:  # of a key that it does not know, or of a value: then below again
+        pass
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            WHERE, "body", f"cannot be read ({error})", "send what kube-scheduler sends"
-        ) from error
+        raise _unreadable(error) from error
+    try:
+        found, exact = msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _keys(kind)
+        known = {exact[key.lower()]: value for key, value in found.items() if key.lower() in exact}
+        return msgspec.json.decode(msgspec.json.encode(known), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> InputError:
+    return InputError(WHERE, "body", f"cannot be read ({error})", "send what kube-scheduler sends")
 
 
 @cache

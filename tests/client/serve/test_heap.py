@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import gc
+import platform
 import time
 
-from shoal_client.serve.heap import Heap
+from shoal_client.serve.heap import Heap, keep_pages
 
 
 def test_caches_are_frozen_once_they_are_full() -> None:
@@ -31,3 +32,7 @@ def seen_by_collector(objects: list[list[int]]) -> int:
     """How many of them a collection would visit; the count of all frozen objects falls as others die."""
     visited = {id(obj) for obj in gc.get_objects()}
     return sum(id(obj) in visited for obj in objects)
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    assert keep_pages() == (platform.libc_ver()[0] == "glibc")
