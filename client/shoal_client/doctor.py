@@ -48,6 +48,8 @@ class Examination:
     kubeconfig: Path | None = None
     scheduler_config: str = ""  # a file, or configmap:NAMESPACE/NAME
     prometheus: str = ""
+    prometheus_token: Path | None = None
+    prometheus_ca: Path | None = None
     policy: Path | None = None
     ledger: Path | None = None
     namespace: str = OWN_NAMESPACE
@@ -222,7 +224,9 @@ class Doctor:
         from shoal_common.manifests import read_node
 
         nodes = {n.name: n for n in (read_node(Field("node", "", raw)) for raw in self._known.nodes)}
-        questions = Questioner(PrometheusClient(self._asked.prometheus), WINDOW_SECONDS)
+        asked = self._asked
+        client = PrometheusClient(asked.prometheus, asked.prometheus_token, asked.prometheus_ca)
+        questions = Questioner(client, WINDOW_SECONDS)
         questions.know(nodes)
         for source, report in questions.sources().items():
             yield _source(source, len(report.nodes), len(nodes), report.unmatched)

@@ -77,6 +77,8 @@ class ServeSettings:
     kubeconfig: Path | None = None
     policy: Path | None = None
     prometheus: str = ""
+    prometheus_token: Path | None = None
+    prometheus_ca: Path | None = None
     mode: Mode = Mode.SHADOW
     killed: bool = False
     metrics_listen: Address | None = None
@@ -250,7 +252,8 @@ class ServingProcess:
     def _collector(self) -> Collector | None:
         if not self.settings.prometheus:
             return None
-        client = PrometheusClient(self.settings.prometheus)
+        asked = self.settings
+        client = PrometheusClient(asked.prometheus, asked.prometheus_token, asked.prometheus_ca)
         listeners = [self.live.measure, self.power.measured, self.pod_use.measured]
         listeners += [self.recorder.measured] if self.recorder else []
         return Collector(client, self.live, listeners)

@@ -98,6 +98,8 @@ class PrometheusClient:
             parts = Url()
         if parts.scheme not in ("http", "https") or not parts.host:
             raise InputError(url, "--prometheus", "is no address of a Prometheus", "give http://HOST:PORT")
+        if ca_file is not None and not ca_file.is_file():
+            raise InputError(str(ca_file), "--prometheus-ca", "is no file", "give one in PEM form")
         self._base = parts._replace(auth=None, query=None, fragment=None).url.rstrip("/")
         self._headers = make_headers(basic_auth=parts.auth) if parts.auth else {}
         self._headers["Content-Type"] = "application/x-www-form-urlencoded"

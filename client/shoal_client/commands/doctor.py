@@ -29,6 +29,10 @@ def doctor(
         str, typer.Option(help="kube-scheduler's configuration: a file, or configmap:NAMESPACE/NAME.")
     ] = "",
     prometheus: Annotated[str, typer.Option(help="URL of a Prometheus server.")] = "",
+    prometheus_token: Annotated[
+        Path | None, typer.Option(help="File with a bearer token for it, read for each request.")
+    ] = None,
+    prometheus_ca: Annotated[Path | None, typer.Option(help="CA certificates it is verified by.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Directory of the policy artifact.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="The privacy ledger of this cluster.")] = None,
     namespace: Annotated[str, typer.Option(help="Shoal's own namespace.")] = "shoal",
@@ -42,7 +46,9 @@ def doctor(
     from shoal_client.doctor import Doctor, Examination
     from shoal_client.findings import Level
 
-    asked = Examination(kubeconfig, scheduler_config, prometheus, policy, ledger, namespace)
+    asked = Examination(
+        kubeconfig, scheduler_config, prometheus, prometheus_token, prometheus_ca, policy, ledger, namespace
+    )
     findings = []
     for finding in Doctor(asked).examine():
         findings.append(finding)

@@ -45,6 +45,10 @@ def serve(
         Path | None, typer.Option(help="Directory of the policy artifact; read again when it changes.")
     ] = None,
     prometheus: Annotated[str, typer.Option(help="URL of a Prometheus server.")] = "",
+    prometheus_token: Annotated[
+        Path | None, typer.Option(help="File with a bearer token for it, read for each request.")
+    ] = None,
+    prometheus_ca: Annotated[Path | None, typer.Option(help="CA certificates it is verified by.")] = None,
     store: Annotated[Path | None, typer.Option(help="Directory of the experience store.")] = None,
     training: Annotated[
         Path | None,
@@ -112,6 +116,8 @@ def serve(
         kubeconfig=kubeconfig,
         policy=policy,
         prometheus=prometheus,
+        prometheus_token=prometheus_token,
+        prometheus_ca=prometheus_ca,
         mode=Mode(mode.value.capitalize()),
         killed=off,
         metrics_listen=Address.parse(metrics_listen, "--metrics-listen") if metrics_listen else None,
