@@ -98,6 +98,16 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveValue:
+    """A live feature of a node as it was last sampled; see docs/live-features.md."""
+
+    feature: str
+    value: float
+    unit: str
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything that `shoal client explain` tells."""
 
@@ -110,6 +120,8 @@ class Explanation:
     refusals: Sequence[Refused]
     idle_milli_gpu: int = 0  # of the cluster, now
     unusable_milli_gpu: float = 0.0  # of it: the FGD metric, what typical pods of the cluster cannot use
+    measured: str = ""  # the node that `live` is about: the pod's, else the chosen one
+    live: Sequence[LiveValue] = ()  # what is known of it now, where Prometheus was asked
 
     def json(self) -> dict[str, Any]:
         """As a document."""
