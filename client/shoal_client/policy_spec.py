@@ -269,7 +269,7 @@ class Exploration(ApiModel):
 
 
 class Drift(ApiModel):
-    """When inputs are too far from what the policy was trained on."""
+    """When inputs leave their public bounds, or stray from what the policy has seen since it was loaded."""
 
     max_clipped_ratio: Ratio = Field(
         default=0.2,

@@ -39,6 +39,8 @@ def explain(
     prometheus: Annotated[
         str, typer.Option(help="URL of a Prometheus server: the live features of the node, asked for once.")
     ] = "",
+    prometheus_token: Annotated[Path | None, typer.Option(help="File with a bearer token for it.")] = None,
+    prometheus_ca: Annotated[Path | None, typer.Option(help="CA certificates it is verified by.")] = None,
     top: Annotated[int, typer.Option(min=1, max=64, help="Candidates shown.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -50,7 +52,7 @@ def explain(
     from shoal_client.explaining import Explainer
     from shoal_client.kube_api import connect
 
-    client = PrometheusClient(prometheus) if prometheus else None
+    client = PrometheusClient(prometheus, prometheus_token, prometheus_ca) if prometheus else None
     found = Explainer(connect(kubeconfig), store, policy, top, client).explain(namespace, pod)
     typer.echo(json.dumps(found.json()) if as_json else "\n".join(_lines(found)))
 
