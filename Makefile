@@ -62,7 +62,7 @@ bench: $(READY) ## speed, side by side with peers
 docs: $(READY) ## write the generated reference pages; check links and commands of every page
 	$(BIN)/python -m shoal_simulations.fleet_reference > docs/fleet.md
 	$(BIN)/python -m shoal_client.collect.features > docs/live-features.md
-	$(BIN)/python -m shoal_client.crds
+	$(BIN)/python -m shoal_client.policies.crds
 	$(BIN)/python -m shoal_client.metrics_reference > docs/operations/metrics.md
 	$(BIN)/pytest -q tests/repository/test_docs.py
 

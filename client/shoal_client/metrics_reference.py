@@ -14,10 +14,10 @@ from shoal_client.collect.ebpf import PROBES
 from shoal_client.collect.queries import SOURCES
 from shoal_client.experience.records import OUTCOMES, Source
 from shoal_client.experience.records import Mode as RecordedMode
-from shoal_client.policy_spec import Mode
+from shoal_client.policies.spec import Mode
 from shoal_client.serve.guard import Reason
 from shoal_client.serve.guardrails import FLOORS
-from shoal_client.state import KINDS
+from shoal_client.state.live import KINDS
 
 HEAD: Final = """# Metrics
 

@@ -29,15 +29,15 @@ from shoal_client.collect.prometheus import PrometheusClient
 from shoal_client.experience.apps import AppHistory
 from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.store import ExperienceStore
-from shoal_client.informer import Informer
-from shoal_client.kube_api import PODS, connect
-from shoal_client.limits import Limits, write_limits
-from shoal_client.membership import LedgerStanding
-from shoal_client.objectives import Outcomes, PowerMeter
-from shoal_client.operator import Operator
-from shoal_client.permissions import LEASE
-from shoal_client.policies import Policies
-from shoal_client.policy_spec import Drift, Fallback, Mode
+from shoal_client.kube.api import PODS, connect
+from shoal_client.kube.permissions import LEASE
+from shoal_client.policies.limits import Limits, write_limits
+from shoal_client.policies.membership import LedgerStanding
+from shoal_client.policies.objectives import Outcomes, PowerMeter
+from shoal_client.policies.operator import Operator
+from shoal_client.policies.registry import Policies
+from shoal_client.policies.spec import Drift, Fallback, Mode
+from shoal_client.policies.status import Serving
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider
@@ -49,8 +49,8 @@ from shoal_client.serve.payloads import Binding, MetaVictims
 from shoal_client.serve.scorer_grpc import ScorerServer
 from shoal_client.serve.server import Address, HttpServer, Tls
 from shoal_client.serve.service import DecisionService, allowed_victims, bind
-from shoal_client.state import LiveCluster
-from shoal_client.status import Serving
+from shoal_client.state.informer import Informer
+from shoal_client.state.live import LiveCluster
 from shoal_common.errors import InputError, ShoalError
 
 STOP_SECONDS = 2.0

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
-from shoal_client.store import RoundStore, StoredRound
+from shoal_client.training.rounds import RoundStore, StoredRound
 from shoal_common.errors import InputError, LedgerCorrupt
 from shoal_common.privacy.ledger import Ledger
 from shoal_common.privacy.shared_update import SharedUpdate

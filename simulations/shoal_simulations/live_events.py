@@ -14,8 +14,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from shoal_client.inventory import waiting
-from shoal_client.state import LiveCluster
+from shoal_client.state.inventory import waiting
+from shoal_client.state.live import LiveCluster
 from shoal_common.cluster import (
     MAX_GPUS,
     MAX_ZONES,

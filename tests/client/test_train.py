@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from shoal_client.store import RoundStore
 from shoal_client.train import LocalTrainer, RoundConfig, TrainingConfig
+from shoal_client.training.rounds import RoundStore
 from shoal_common.errors import BudgetExhausted, Fatal, InputError, LedgerCorrupt
 from shoal_common.learners.td3 import TD3, TD3Config
 from shoal_common.observation import FC, FN, FP, FT
@@ -161,10 +161,10 @@ POINTS = {
     "learn": ("shoal_common.learners.td3.TD3.update", 0),
     "charge": ("shoal_common.privacy.ledger.Ledger.charge", 0),
     "after the charge": ("shoal_client.train.SharedUpdate", 1),
-    "store": ("shoal_client.store.RoundStore.save", 1),
-    "half stored": ("shoal_client.store.np.savez", 1),
-    "before the rename": ("shoal_client.store._sync", 1),
-    "after the rename": ("shoal_client.store.RoundStore._prune", 1),
+    "store": ("shoal_client.training.rounds.RoundStore.save", 1),
+    "half stored": ("shoal_client.training.rounds.np.savez", 1),
+    "before the rename": ("shoal_client.training.rounds._sync", 1),
+    "after the rename": ("shoal_client.training.rounds.RoundStore._prune", 1),
 }
 
 
@@ -193,7 +193,7 @@ def test_an_exception_does_not_spoil_the_next_round_of_the_same_process(tmp_path
     straight = _rounds(_trainer(tmp_path / "straight"), 2)
     trainer = _trainer(tmp_path / "again")
     with monkeypatch.context() as patch:
-        patch.setattr("shoal_client.store.np.savez", lambda *_, **__: 1 / 0)
+        patch.setattr("shoal_client.training.rounds.np.savez", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             trainer.round(_model(), _config(1))
     assert _rounds(trainer, 2).to_bytes() == straight.to_bytes()
@@ -204,7 +204,7 @@ def test_a_spent_budget_ends_shipping_and_a_paid_round_can_still_be_finished(tmp
     trainer = _trainer(tmp_path, True, privacy=privacy)
     model = dict(_rounds(trainer, 1).arrays)
     with monkeypatch.context() as patch:
-        patch.setattr("shoal_client.store.np.savez", lambda *_, **__: 1 / 0)
+        patch.setattr("shoal_client.training.rounds.np.savez", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             trainer.round(model, _config(2))
     update = trainer.round(model, _config(2))  # charged before the crash: the budget's last range

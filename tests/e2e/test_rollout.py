@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal_client.policies import in_canary
+from shoal_client.policies.registry import in_canary
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal_client.remote import ask
+from shoal_client.training.remote import ask
 from shoal_simulations.control_plane import ApiServer, node
 
 pytestmark = pytest.mark.e2e

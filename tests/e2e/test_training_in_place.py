@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from shoal_client.app import make_app as make_client
-from shoal_client.remote import RemoteTrainer, ask
 from shoal_client.train import RoundConfig
+from shoal_client.training.remote import RemoteTrainer, ask
 from shoal_common.learners.federated import initial
 from shoal_common.policy import PolicyArtifact
 from shoal_common.privacy.ledger import Ledger
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.e2e
 SHOAL = [sys.executable, "-c", "from shoal_common.cli import main; main()", "client", "train"]
 SETTINGS = {
     "width": 8, "updates": 200, "batch": 32, "units-public": 200, "rounds": 5, "capacity": 500,
-    "trainer": "shoal_client.remote:make_trainer",
+    "trainer": "shoal_client.training.remote:make_trainer",
 }  # fmt: skip
 ASK = """
 import sys
 from pathlib import Path
-from shoal_client.remote import RemoteTrainer
+from shoal_client.training.remote import RemoteTrainer
 from shoal_client.train import RoundConfig
 from shoal_common.learners.federated import initial
 settings = {settings}

@@ -27,8 +27,8 @@ from shoal_client.actuate.resize_watch import ResizeWatch
 from shoal_client.actuate.routes import Routes
 from shoal_client.actuate.scale import PodUse, Scale
 from shoal_client.actuate.webhook import WebhookServer, WebhookSettings
-from shoal_client.kube_api import Api
-from shoal_client.state import LiveCluster, PodChange
+from shoal_client.kube.api import Api
+from shoal_client.state.live import LiveCluster, PodChange
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import final
 
-from shoal_client.policies import AppliedPolicy, Policies
-from shoal_client.policy_spec import Actions, Mode
+from shoal_client.policies.registry import AppliedPolicy, Policies
+from shoal_client.policies.spec import Actions, Mode
 from shoal_common.pods import PodRecord
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]

@@ -14,7 +14,7 @@ from shoal_client.admission import admits
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.serve.decider import Decider, Judgement
 from shoal_client.serve.guard import Guard
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 
 MOST_CANDIDATES = 500

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import isfinite
 
-from shoal_client.policy_spec import RoutesAction
+from shoal_client.policies.spec import RoutesAction
 
 TOTAL = 100
 """The weights of one rule add up to this: one unit is one per cent of its requests."""

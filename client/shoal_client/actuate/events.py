@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal_client.kube_api import EVENTS, Api
-from shoal_client.kube_resources import micro_time
+from shoal_client.kube.api import EVENTS, Api
+from shoal_client.kube.resources import micro_time
 from shoal_common.errors import ShoalError
 
 REPEAT_SECONDS = 300.0

@@ -29,10 +29,10 @@ from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.owners import Owners
 from shoal_client.actuate.placing import Placer, free_patch, is_gated
 from shoal_client.actuate.webhook import GATE
-from shoal_client.kube_api import PODS, Api, Conflict, NotFound
+from shoal_client.kube.api import PODS, Api, Conflict, NotFound
 from shoal_client.metrics import ACTUATIONS, GATE_WAIT, GATED_PODS
 from shoal_client.placement import Placing, read_placing
-from shoal_client.state import LiveCluster, PodChange
+from shoal_client.state.live import LiveCluster, PodChange
 from shoal_common.errors import ShoalError, Transient
 from shoal_common.pods import PodRecord
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal_client.kube_api import LEASES, Api, Conflict, NotFound
-from shoal_client.kube_resources import micro_time
+from shoal_client.kube.api import LEASES, Api, Conflict, NotFound
+from shoal_client.kube.resources import micro_time
 from shoal_client.metrics import BACKGROUND_ERRORS, LEADER
 from shoal_common.errors import ShoalError
 

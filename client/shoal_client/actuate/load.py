@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.cluster import N_CPU, U_CPU_WANTED
 
 

@@ -29,10 +29,10 @@ from shoal_client.actuate.mig_planning import (
     propose,
     waiting_slices,
 )
-from shoal_client.kube_api import NODES, Api
+from shoal_client.kube.api import NODES, Api
 from shoal_client.metrics import ACTUATIONS
-from shoal_client.policy_spec import AcceleratorAction
-from shoal_client.state import LiveCluster
+from shoal_client.policies.spec import AcceleratorAction
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import NodeRecord, PodRecord
 
 MARK = "shoal.dev/mig-layout"

@@ -10,7 +10,7 @@ from typing import final
 import msgspec
 
 from shoal_client.actuate.mig_catalogue import Catalogue, read_catalogue
-from shoal_client.kube_api import CONFIG_MAPS, Api, NotFound
+from shoal_client.kube.api import CONFIG_MAPS, Api, NotFound
 
 KEPT_SECONDS = 300.0
 KEY = "config.yaml"

@@ -21,10 +21,10 @@ from shoal_client.actuate.load import cpu_load
 from shoal_client.actuate.locks import Locks
 from shoal_client.actuate.narrowing import MADE_AGAIN
 from shoal_client.admission import admits
-from shoal_client.kube_api import Api, Conflict, NotFound, TooManyRequests
+from shoal_client.kube.api import Api, Conflict, NotFound, TooManyRequests
 from shoal_client.metrics import ACTUATIONS
-from shoal_client.policy_spec import MigrationAction
-from shoal_client.state import LiveCluster
+from shoal_client.policies.spec import MigrationAction
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 
 OPT_IN = ("shoal.dev/migratable", "true")

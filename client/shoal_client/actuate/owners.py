@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from shoal_client.kube_api import JOBS, REPLICA_SETS, STATEFUL_SETS, Api, NotFound
+from shoal_client.kube.api import JOBS, REPLICA_SETS, STATEFUL_SETS, Api, NotFound
 from shoal_common.errors import Fatal
 from shoal_common.pods import PodRecord
 

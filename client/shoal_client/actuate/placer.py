@@ -13,11 +13,11 @@ import msgspec
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.narrowing import MADE_AGAIN
 from shoal_client.actuate.quotas import RESOURCES, NamespaceLimits, QuotaBounds, Refusal, headroom, resize
-from shoal_client.kube_api import LIMIT_RANGES, RESOURCE_QUOTAS, Api
+from shoal_client.kube.api import LIMIT_RANGES, RESOURCE_QUOTAS, Api
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.placement import ContainerResize, Placing
-from shoal_client.policy_spec import Actions
-from shoal_client.state import LiveCluster
+from shoal_client.policies.spec import Actions
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import HOSTNAME, PodRecord
 
 WIDTH = 3

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 from shoal_client.collect.measured import Measured, PodName, PodUse
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 
 KEPT_SECONDS = 180.0

@@ -17,10 +17,10 @@ from shoal_client.actuate.events import Events, about_pod
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.narrowing import MADE_AGAIN
 from shoal_client.admission import is_open
-from shoal_client.kube_api import PODS, Api, Conflict, NotFound
+from shoal_client.kube.api import PODS, Api, Conflict, NotFound
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.placement import Placing, read_placing
-from shoal_client.state import LiveCluster, PodChange
+from shoal_client.state.live import LiveCluster, PodChange
 from shoal_common.pods import HOSTNAME, PodRecord
 
 STUCK_SECONDS = 60.0

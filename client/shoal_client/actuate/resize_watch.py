@@ -20,10 +20,10 @@ import msgspec
 
 from shoal_client.actuate.events import Events, about_pod
 from shoal_client.actuate.leader import Leader
-from shoal_client.kube_api import PODS, Api, NotFound
+from shoal_client.kube.api import PODS, Api, NotFound
 from shoal_client.metrics import ACTUATIONS
 from shoal_client.placement import ContainerResize, Placing, read_placing
-from shoal_client.state import PodChange
+from shoal_client.state.live import PodChange
 from shoal_common.errors import ShoalError, Transient
 from shoal_common.pods import PodRecord
 from shoal_common.quantity import parse_quantity

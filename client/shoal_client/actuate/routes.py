@@ -17,10 +17,10 @@ from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.dispatch import TOTAL, rebalance
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.load import cpu_load
-from shoal_client.kube_api import HTTP_ROUTES, SERVICES, Api, Conflict, NotFound
+from shoal_client.kube.api import HTTP_ROUTES, SERVICES, Api, Conflict, NotFound
 from shoal_client.metrics import ACTUATIONS
-from shoal_client.policy_spec import RoutesAction
-from shoal_client.state import LiveCluster
+from shoal_client.policies.spec import RoutesAction
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 
 OPT_IN = "shoal.dev/dispatch=enabled"

@@ -19,7 +19,7 @@ from typing import Any
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.events import Events, Regarding
 from shoal_client.actuate.leader import Leader
-from shoal_client.kube_api import (
+from shoal_client.kube.api import (
     AUTOSCALERS,
     DEPLOYMENTS,
     STATEFUL_SETS,
@@ -29,8 +29,8 @@ from shoal_client.kube_api import (
     Resource,
 )
 from shoal_client.metrics import ACTUATIONS
-from shoal_client.policy_spec import ReplicasAction
-from shoal_client.state import LiveCluster
+from shoal_client.policies.spec import ReplicasAction
+from shoal_client.state.live import LiveCluster
 from shoal_common.fields import Field
 from shoal_common.manifests import read_label_selector
 from shoal_common.pods import PodRecord

@@ -17,8 +17,8 @@ import numpy as np
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.load import cpu_load
 from shoal_client.admission import admits
-from shoal_client.live_tables import I64
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
+from shoal_client.state.live_tables import I64
 from shoal_common.cluster import F64, P_CLASS, P_CPU, P_CPU_USE, P_DURATION, P_IO_USE, P_MEMORY, POD_COLUMNS
 from shoal_common.pods import PodRecord
 from shoal_common.reward import ObjectiveWeights
@@ -73,7 +73,7 @@ class TwinGain:
         self, pod: PodRecord, target: str, seeds: list[int], weights: ObjectiveWeights
     ) -> tuple[list[float], list[float]]:
         """Objectives by seed of staying and of moving."""
-        from shoal_client.live_twin import node_class
+        from shoal_client.diagnosis.live_twin import node_class
         from shoal_common.twin.batch import TwinConfig
         from shoal_common.twin.env import VectorEnv
         from shoal_common.twin.scenarios import Scenario

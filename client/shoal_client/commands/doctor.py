@@ -43,8 +43,8 @@ def doctor(
     Permissions are those of the credentials in use: run it with the client's own to check the client. Nothing
     is changed in the cluster.
     """
-    from shoal_client.doctor import Doctor, Examination
-    from shoal_client.findings import Level
+    from shoal_client.diagnosis.doctor import Doctor, Examination
+    from shoal_client.diagnosis.findings import Level
 
     asked = Examination(
         kubeconfig, scheduler_config, prometheus, prometheus_token, prometheus_ca, policy, ledger, namespace

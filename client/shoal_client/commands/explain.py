@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal_client.explanation import Decided, Explanation
+    from shoal_client.diagnosis.explanation import Decided, Explanation
 
 EPILOG = """Examples:
 
@@ -49,8 +49,8 @@ def explain(
     Without a recorded decision a pod that waits is decided now, as the client would. Nothing is changed.
     """
     from shoal_client.collect.prometheus import PrometheusClient
-    from shoal_client.explaining import Explainer
-    from shoal_client.kube_api import connect
+    from shoal_client.diagnosis.explain import Explainer
+    from shoal_client.kube.api import connect
 
     client = PrometheusClient(prometheus, prometheus_token, prometheus_ca) if prometheus else None
     found = Explainer(connect(kubeconfig), store, policy, top, client).explain(namespace, pod)

@@ -47,7 +47,7 @@ def replay(
     Twice: in a twin of the cluster with the pods that came, and by off-policy estimates on the decisions
     whose propensities are known. Nothing is changed in the cluster. It may run beside the client.
     """
-    from shoal_client.replaying import Question, read_nodes, replay_experience
+    from shoal_client.diagnosis.replay import Question, read_nodes, replay_experience
 
     if not store.is_dir():
         remedy = "give the directory that shoal client serve --store writes"

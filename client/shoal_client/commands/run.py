@@ -74,7 +74,7 @@ def programs(data: Path, serve: Sequence[str], train: Sequence[str], nice: int) 
     import sys
 
     from shoal_client.daemon import Program, shares
-    from shoal_client.remote import ask
+    from shoal_client.training.remote import ask
 
     shoal = [sys.executable, "-c", SHOAL, "client"]
     first, second = shares(frozenset(os.sched_getaffinity(0)))

@@ -103,7 +103,7 @@ def serve(
     import sys
     import threading
 
-    from shoal_client.policy_spec import Mode
+    from shoal_client.policies.spec import Mode
     from shoal_client.serve.heap import keep_pages
     from shoal_client.serve.server import Address
     from shoal_client.serving import ServeSettings, ServingProcess

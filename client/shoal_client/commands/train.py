@@ -19,7 +19,7 @@ EPILOG = """Examples:
 
   shoal client train --cluster lab --data /tmp/shoal --no-privacy
 
-Flower's ClientApp reaches it with trainer = "shoal_client.remote:make_trainer"."""
+Flower's ClientApp reaches it with trainer = "shoal_client.training.remote:make_trainer"."""
 
 
 DATA = Path("/var/lib/shoal")
@@ -57,8 +57,8 @@ def train(
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     _end_at_once_on_signals(path)
 
-    from shoal_client.live_trainer import LiveConfig, LiveTrainer
-    from shoal_client.trainer import TrainerServer
+    from shoal_client.training.live import LiveConfig, LiveTrainer
+    from shoal_client.training.server import TrainerServer
 
     config = LiveConfig(cluster, data / "experience", data / "training", budget)
     server = TrainerServer(path, LiveTrainer(config))

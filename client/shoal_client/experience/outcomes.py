@@ -21,7 +21,7 @@ from shoal_client.experience.records import (
     SUCCEEDED,
     Result,
 )
-from shoal_client.node_health import rejected_by_kubelet
+from shoal_client.state.node_health import rejected_by_kubelet
 from shoal_common.pods import PodRecord
 
 PREEMPTION: Final = "PreemptionByScheduler"

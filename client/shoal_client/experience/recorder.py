@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience import reward, watched
 from shoal_client.experience.apps import AppHistory
@@ -27,6 +26,7 @@ from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.experience.watched import Live
 from shoal_client.metrics import EXPERIENCE_DROPPED, EXPERIENCE_ERRORS
+from shoal_client.state.changes import PodChange
 from shoal_common.observation import Observation
 from shoal_common.pods import PodRecord
 

@@ -16,7 +16,7 @@ import numpy as np
 from shoal_client.metrics import CLIPPED_RATIO, DRIFT_INDEX
 from shoal_client.periodic import Periodic
 from shoal_client.placement import asked_row
-from shoal_client.policies import AppliedPolicy
+from shoal_client.policies.registry import AppliedPolicy
 from shoal_client.serve.artifact_file import ArtifactFile, ServedPolicy
 from shoal_client.serve.drift import Drift, clipped_ratio
 from shoal_client.serve.guard import Reason

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
 from shoal_client.experience.records import Mode as RecordedMode
-from shoal_client.policies import AppliedPolicy, Policies
-from shoal_client.policy_spec import Mode
+from shoal_client.policies.registry import AppliedPolicy, Policies
+from shoal_client.policies.spec import Mode
 from shoal_common.pods import PodRecord
 
 Reason = Literal[

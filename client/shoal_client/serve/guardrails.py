@@ -20,13 +20,13 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from shoal_client.changes import PodChange
 from shoal_client.metrics import CHOICES_BOUND, ROLLBACKS
 from shoal_client.periodic import Periodic
-from shoal_client.policies import AppliedPolicy, Policies
-from shoal_client.policy_spec import Guardrails as Limits
-from shoal_client.policy_spec import Mode
+from shoal_client.policies.registry import AppliedPolicy, Policies
+from shoal_client.policies.spec import Guardrails as Limits
+from shoal_client.policies.spec import Mode
 from shoal_client.serve.guard import Plan, Reason
+from shoal_client.state.changes import PodChange
 from shoal_common.cluster import P_DURATION, P_SLA
 from shoal_common.pods import PodRecord
 from shoal_common.tables import App, pod_row

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shoal_client.reading import Reader
+from shoal_client.state.reading import Reader
 from shoal_common.errors import InputError
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, final
 
 from shoal_client.experience.records import F32, Mode, Source
-from shoal_client.kube_errors import Conflict
+from shoal_client.kube.errors import Conflict
 from shoal_client.metrics import BREAKER_OPEN, DECISIONS, FALLBACKS, MASKED_NODES
-from shoal_client.policies import AppliedPolicy
-from shoal_client.policy_spec import OnError
+from shoal_client.policies.registry import AppliedPolicy
+from shoal_client.policies.spec import OnError
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider, Judgement
 from shoal_client.serve.guard import BY_MODE, Guard, Plan, Reason

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from shoal_client.informer import decoded
-from shoal_client.state import Kind, LiveCluster
+from shoal_client.state.informer import decoded
+from shoal_client.state.live import Kind, LiveCluster
 from shoal_simulations.benchmarks.memory import resident_bytes
 from shoal_simulations.live_events import compare_with_scratch, seen_node, seen_pod
 

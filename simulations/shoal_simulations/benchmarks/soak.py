@@ -25,14 +25,14 @@ from shoal_client.experience.apps import AppHistory
 from shoal_client.experience.reader import ExperienceReader
 from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.store import ExperienceStore, StoreConfig
-from shoal_client.policies import Policies
-from shoal_client.policy_spec import API_VERSION, POLICY_KIND
+from shoal_client.policies.registry import Policies
+from shoal_client.policies.spec import API_VERSION, POLICY_KIND
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
 from shoal_client.serve.payloads import Candidates
 from shoal_client.serve.service import DecisionService
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.errors import Transient
 from shoal_simulations.benchmarks.churn import Churn, ChurnConfig, Object
 from shoal_simulations.benchmarks.extender import untrained

@@ -11,9 +11,9 @@ import pytest
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader, LeaseSettings
-from shoal_client.kube_api import Api, connect
-from shoal_client.policies import Policies
-from shoal_client.state import LiveCluster
+from shoal_client.kube.api import Api, connect
+from shoal_client.policies.registry import Policies
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 
 

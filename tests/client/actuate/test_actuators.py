@@ -17,14 +17,14 @@ from shoal_client.actuate.chooser import PolicyChooser
 from shoal_client.actuate.leader import Leader, LeaseSettings
 from shoal_client.actuate.pod_use import MeasuredUse
 from shoal_client.actuate.webhook import GATE, WebhookSettings
-from shoal_client.informer import Informer
-from shoal_client.kube_api import PODS, Api
-from shoal_client.policies import Policies
+from shoal_client.kube.api import PODS, Api
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
 from shoal_client.serve.server import Address, Tls
-from shoal_client.state import LiveCluster
+from shoal_client.state.informer import Informer
+from shoal_client.state.live import LiveCluster
 from shoal_common.policy import PolicyArtifact
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal_client.actuate.authority import Authority
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_common.pods import PodRecord
 
 QUOTA = {"cpuQuota": {"enabled": True}}

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from shoal_client.actuate.chooser import MOST_CANDIDATES, PolicyChooser
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_common.policy import PolicyArtifact
 from shoal_common.tables import App

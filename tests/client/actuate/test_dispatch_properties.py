@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal_client.actuate.dispatch import TOTAL, rebalance, shares
-from shoal_client.policy_spec import RoutesAction
+from shoal_client.policies.spec import RoutesAction
 
 SETTINGS = RoutesAction(lowest=1, largest_step=10)
 BACKENDS = st.lists(

@@ -13,9 +13,9 @@ from shoal_client.actuate.gates import Gates
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.narrowing import PREFERRED, REQUIRED
 from shoal_client.actuate.webhook import GATE
-from shoal_client.kube_api import Api
+from shoal_client.kube.api import Api
 from shoal_client.placement import ContainerResize, Placing, read_placing
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod

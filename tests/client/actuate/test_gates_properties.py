@@ -15,9 +15,9 @@ from shoal_client.actuate.events import Events
 from shoal_client.actuate.gates import Gates
 from shoal_client.actuate.leader import Leader, LeaseSettings
 from shoal_client.actuate.webhook import GATE
-from shoal_client.kube_api import connect
+from shoal_client.kube.api import connect
 from shoal_client.placement import ContainerResize, Placing
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_common.quantity import parse_quantity
 from shoal_simulations.control_plane import ApiServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal_client.actuate.leader import Leader, LeaseSettings
-from shoal_client.kube_api import Api, connect
+from shoal_client.kube.api import Api, connect
 from shoal_common.errors import Transient
 from shoal_simulations.control_plane import ApiServer
 

@@ -17,8 +17,8 @@ from shoal_client.actuate.locks import Locks
 from shoal_client.actuate.mig_layout import MARK, PATIENCE_SECONDS, MigLayout
 from shoal_client.actuate.mig_planning import CAPABLE, CONFIG, DEVICES, PRODUCT, STATE, STRATEGY
 from shoal_client.actuate.mig_source import ConfigMapCatalogue
-from shoal_client.kube_api import Api
-from shoal_client.state import LiveCluster
+from shoal_client.kube.api import Api
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 

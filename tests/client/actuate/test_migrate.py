@@ -13,8 +13,8 @@ from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.locks import Locks
 from shoal_client.actuate.migrate import Migration
-from shoal_client.kube_api import Api
-from shoal_client.state import LiveCluster
+from shoal_client.kube.api import Api
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod

@@ -10,9 +10,9 @@ import pytest
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.placer import Choice, PolicyPlacer
-from shoal_client.kube_api import Api
+from shoal_client.kube.api import Api
 from shoal_client.placement import Placing
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal_client.actuate.pod_use import MeasuredUse
 from shoal_client.collect.measured import Measured, PodUse
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.fields import Field
 from shoal_common.manifests import read_pod
 from shoal_simulations.control_plane import ApiServer

@@ -24,15 +24,15 @@ from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.records import Stored
 from shoal_client.experience.source import transitions
 from shoal_client.experience.store import ExperienceStore
-from shoal_client.kube_api import Api
+from shoal_client.kube.api import Api
 from shoal_client.placement import asked_row, granted
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
 from shoal_client.serve.payloads import read_candidates
 from shoal_client.serve.service import DecisionService
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.cluster import P_CPU, P_CPU_USE, P_MEMORY
 from shoal_common.observation import TASK_FEATURES
 from shoal_common.pods import PodRecord

@@ -11,9 +11,9 @@ import pytest
 from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.resize_watch import ResizeWatch
-from shoal_client.kube_api import Api
+from shoal_client.kube.api import Api
 from shoal_client.placement import ContainerResize, Placing
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 

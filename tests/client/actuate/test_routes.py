@@ -11,8 +11,8 @@ import pytest
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.routes import Routes
-from shoal_client.kube_api import Api
-from shoal_client.state import LiveCluster
+from shoal_client.kube.api import Api
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 

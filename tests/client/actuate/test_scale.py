@@ -12,9 +12,9 @@ from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.events import Events
 from shoal_client.actuate.leader import Leader
 from shoal_client.actuate.scale import Scale, desired
-from shoal_client.kube_api import Api
-from shoal_client.policy_spec import ReplicasAction
-from shoal_client.state import LiveCluster
+from shoal_client.kube.api import Api
+from shoal_client.policies.spec import ReplicasAction
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import ApiServer
 from shoal_simulations.control_plane.builders import node, pod
 

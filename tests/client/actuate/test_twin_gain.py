@@ -10,7 +10,7 @@ import pytest
 
 from shoal_client.actuate.authority import Authority
 from shoal_client.actuate.twin_gain import TwinGain
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.pods import PodRecord
 from shoal_common.tables import App
 from shoal_simulations.control_plane import ApiServer

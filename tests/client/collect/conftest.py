@@ -23,7 +23,7 @@ import pytest
 import urllib3
 
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import node, pod
 
 RECORDED = Path(__file__).with_name("recorded")

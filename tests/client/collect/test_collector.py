@@ -13,7 +13,7 @@ from shoal_client.collect.assemble import Assembler
 from shoal_client.collect.collector import Collector, CollectorSettings
 from shoal_client.collect.measured import Measured
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_simulations.control_plane import node, pod
 
 from .conftest import TRAIN, WEB, train, until, versioned

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal_client.doctor import Doctor, Examination
-from shoal_client.findings import Level
+from shoal_client.diagnosis.doctor import Doctor, Examination
+from shoal_client.diagnosis.findings import Level
 from shoal_simulations.control_plane import node
 from shoal_simulations.control_plane.api import ApiServer
 

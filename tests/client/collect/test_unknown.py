@@ -11,7 +11,7 @@ import pytest
 from shoal_client.collect.collector import Collector, CollectorSettings
 from shoal_client.collect.measured import Measured, PodUse
 from shoal_client.collect.prometheus import PrometheusClient
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.cluster import N_EXISTS, U_CPU_WANTED, U_GPU, U_MEMORY_WANTED
 from shoal_common.features import NODE_FEATURES, encode_node
 from shoal_common.fields import Field

@@ -13,9 +13,9 @@ import torch
 from typer.testing import CliRunner
 
 from shoal_client.commands.client import app
+from shoal_client.diagnosis.explanation import effects
 from shoal_client.experience.records import DecisionRecord, Result, Seen
 from shoal_client.experience.store import Choice, ExperienceStore
-from shoal_client.explanation import effects
 from shoal_common.cli import main
 from shoal_common.cluster import POD_COLUMNS
 from shoal_common.nn.set_attention import SetActor

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shoal_client.changes import PodChange
 from shoal_client.collect.measured import Measured
 from shoal_client.experience import recorder as module
 from shoal_client.experience.apps import AppHistory
@@ -19,6 +18,7 @@ from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.metrics import REGISTRY
+from shoal_client.state.changes import PodChange
 from shoal_common.decide import observe
 from shoal_common.reward import ObjectiveWeights
 from shoal_common.tables import pod_row

@@ -17,7 +17,7 @@ from shoal_client.experience.recorder import Recorder
 from shoal_client.experience.settings import Settings
 from shoal_client.experience.store import ExperienceStore
 from shoal_client.experience.watched import watched
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.cluster import N_EXISTS
 from shoal_common.decide import observe
 from shoal_common.reward import ObjectiveWeights

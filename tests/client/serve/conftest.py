@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.artifact_file import ArtifactFile
 from shoal_client.serve.breaker import Breaker
 from shoal_client.serve.decider import Decider
 from shoal_client.serve.guard import Guard
 from shoal_client.serve.payloads import Candidates, read_candidates
 from shoal_client.serve.service import DecisionService
-from shoal_client.state import LiveCluster
+from shoal_client.state.live import LiveCluster
 from shoal_common.policy import PolicyArtifact
 from shoal_simulations.control_plane.builders import node, pod
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shoal_client.policies import Policies
-from shoal_client.policy_spec import Mode
+from shoal_client.policies.registry import Policies
+from shoal_client.policies.spec import Mode
 from shoal_client.serve.guard import Guard, one_node_only
 from shoal_common.pods import PodRecord
 from shoal_common.selectors import NodeSelectorTerm, Requirement

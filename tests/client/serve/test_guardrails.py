@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shoal_client.changes import PodChange
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.guard import Plan
 from shoal_client.serve.guardrails import Guardrails
+from shoal_client.state.changes import PodChange
 from shoal_common.pods import PodRecord, PodStatus
 from shoal_common.tables import App
 

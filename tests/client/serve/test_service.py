@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shoal_client.collect.measured import Measured
-from shoal_client.kube_errors import Conflict, Refused
+from shoal_client.kube.errors import Conflict, Refused
 from shoal_client.metrics import DECISIONS, FALLBACKS
 from shoal_client.serve.breaker import FAILURES, Breaker
 from shoal_client.serve.decider import Decider

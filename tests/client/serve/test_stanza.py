@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal_client.policies import Policies
+from shoal_client.policies.registry import Policies
 from shoal_client.serve.guard import Guard
 from shoal_common.pods import PodRecord
 from shoal_simulations.control_plane import ApiServer, Configuration, Scheduler, node, pod, read_configuration
