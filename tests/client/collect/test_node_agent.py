@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from shoal_client.commands.client import app
-from shoal_common.errors import InputError, Transient
+from shoal_common.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "deploy" / "node-agent" / "daemonset.yaml"
@@ -81,4 +81,5 @@ def test_an_address_that_is_taken_is_told() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = CliRunner().invoke(app, ["agent", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
-    assert isinstance(result.exception, Transient)
+    assert isinstance(result.exception, InputError)
+    assert result.exception.field == "--listen"
