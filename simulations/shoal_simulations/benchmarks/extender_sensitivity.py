@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -28,6 +30,7 @@ from shoal_simulations.control_plane import ApiServer, Configuration, Scheduler,
 DELAYS_MS = (0, 20, 50, 100, 250, 500, 1_500)
 LIMITS_MB = (512, 256, 180, 120, 80)
 NODES, PODS, BY_EACH = 50, 20, 90.0
+TURNS = 3  # of each kind beside the training
 TIMEOUT_SECONDS = 0.2  # the shipped stanza's
 CGROUPS = (
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -77,37 +80,58 @@ def _under_limit(api: ApiServer, folder: Path, artifact: Path, enter: Path) -> d
 
 
 def training(folder: Path, artifact: Path) -> dict[str, Any]:
-    """Latency at 100 names without and with a training process on the other core."""
+    """Latency at 100 names with the training on the other core halted and going on, by turns; medians.
+
+    The load shares the server's core, so that the training has the other one to itself: on two cores one of
+    the three must share, and a load beside the training would measure its own waits.
+    """
+    halted, going = [], []
     with cluster(100) as api, served(api, folder, artifact) as target:
         template = request_template(folder, 100)
-        load(target, template, 1, 3)
-        alone = load(target, template, 1, 10)
-        with busy(target, folder):
-            beside = load(target, template, 1, 10)
+        with busy(target, folder) as process, on(target.cores[0]):
+            load(target, template, 1, 3)
+            for _ in range(TURNS):
+                process.send_signal(signal.SIGSTOP)
+                halted.append(load(target, template, 1, 8))
+                process.send_signal(signal.SIGCONT)
+                going.append(load(target, template, 1, 8))
+    alone, beside = (statistics.median(x.p99_ms for x in loads) for loads in (halted, going))
     return {
-        "p99_ms_alone": alone.p99_ms,
-        "p99_ms_beside_training": beside.p99_ms,
-        "cpu_ms_alone": alone.cpu_ms,
-        "cpu_ms_beside_training": beside.cpu_ms,
-        "worse": beside.p99_ms / alone.p99_ms - 1.0,
+        "p99_ms_alone": alone,
+        "p99_ms_beside_training": beside,
+        "cpu_ms_alone": statistics.median(x.cpu_ms for x in halted),
+        "cpu_ms_beside_training": statistics.median(x.cpu_ms for x in going),
+        "worse": beside / alone - 1.0,
     }
 
 
 @contextmanager
-def busy(target: Target, folder: Path) -> Iterator[None]:
-    """Training rounds, one after the other, off the server's core and behind the load on theirs."""
+def on(cores: set[int]) -> Iterator[None]:
+    """Run this thread and what it starts on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def busy(target: Target, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Training rounds, one after the other, off the server's core, and behind all else on theirs."""
     arguments = ["simulate", "--fleet", "small", "--rounds", "1000", "--fresh", "--out", str(folder / "run")]
     command = [sys.executable, "-c", CLIENT, *arguments]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
     os.sched_setaffinity(process.pid, target.cores[1])
-    os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))  # the load has this core first
+    os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))  # the API has this core first
     time.sleep(5.0)  # it imports and builds its clusters first
     try:
         if process.poll() is not None:
             raise Fatal("the training process ended; run `shoal simulate --fleet small` to see why")
-        yield
+        yield process
     finally:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait(10)
 
