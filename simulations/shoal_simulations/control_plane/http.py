@@ -284,7 +284,12 @@ class Server:
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self.application, log_level="critical", lifespan="off", access_log=False, ws="none"
+            self.application,
+            log_level="critical",
+            log_config=None,  # one of its own would close every handler that there is, absl's with stderr
+            lifespan="off",
+            access_log=False,
+            ws="none",
         )
         server = self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=server.run, args=([listener],), daemon=True, name="api")
